@@ -1,0 +1,36 @@
+"""quantkit: 8-bit quantization outside the big frameworks.
+
+Importing it needs NumPy alone. The jobs (`quantize_model` and others) load onnx, onnxruntime and Pillow on first use.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quantkit import cpu, errors
+from quantkit.qparams import QDType, QParams, choose_qparams, qint8, quint8
+
+# Names that load a heavier part of the house on first use: name -> (module, attribute).
+_LAZY: dict[str, tuple[str, str]] = {}
+
+__all__ = ["QDType", "QParams", "choose_qparams", "cpu", "errors", "qint8", "quint8", *_LAZY]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        from importlib import import_module
+
+        module, attribute = _LAZY[name]
+        value = getattr(import_module(module), attribute)
+    elif name == "__version__":
+        from importlib.metadata import version
+
+        value = version("quantkit")
+    else:
+        raise AttributeError(f"module 'quantkit' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, "__version__"})

@@ -1,0 +1,5 @@
+# cython: language_level=3, freethreading_compatible=True
+"""The one extension module: checks arguments, then calls the C drivers without the GIL. One .pxi a family."""
+
+include "isa.pxi"
+include "memory.pxi"

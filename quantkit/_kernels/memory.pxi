@@ -1,0 +1,1 @@
+# Bytes on the heap, and exports of bytes that are counted.
