@@ -13,7 +13,8 @@ from quantkit.qparams import QDType, QParams, choose_qparams, qint8, quint8
 # Names that load a heavier part of the house on first use: name -> (module, attribute).
 _LAZY: dict[str, tuple[str, str]] = {}
 
-__all__ = ["QDType", "QParams", "choose_qparams", "cpu", "errors", "qint8", "quint8", *_LAZY]
+__all__ = ["QDType", "QParams", "choose_qparams", "cpu", "errors", "qint8", "quint8"]
+__all__ += list(_LAZY)
 
 
 def __getattr__(name: str) -> Any:

@@ -128,7 +128,8 @@ def as_zero_point(zero_point: ArrayLike, where: str = "zero_point") -> NDArray[A
         return floats
     if array.dtype.kind in "iu":
         info = np.iinfo(np.int32)
-        return np.clip(array, info.min, info.max).astype(np.int32)  # far outside any code: refused with its dtype
+        codes: NDArray[np.int32] = np.clip(array, info.min, info.max).astype(np.int32)
+        return codes  # a clipped one is far outside any code, and refused once its dtype is known
     raise InvalidQParams(f"{where} must be an integer, a float, or an array of them, got {zero_point!r}")
 
 
