@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from quantkit import cpu, errors
+from quantkit import cpu, errors, ops
 from quantkit.qparams import QDType, QParams, choose_qparams, qint8, quint8
 
 # Names that load a heavier part of the house on first use: name -> (module, attribute).
 _LAZY: dict[str, tuple[str, str]] = {}
 
-__all__ = ["QDType", "QParams", "choose_qparams", "cpu", "errors", "qint8", "quint8"]
+__all__ = ["QDType", "QParams", "choose_qparams", "cpu", "errors", "ops", "qint8", "quint8"]
 __all__ += list(_LAZY)
 
 

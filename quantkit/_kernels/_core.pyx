@@ -3,3 +3,6 @@
 
 include "isa.pxi"
 include "memory.pxi"
+include "operands.pxi"
+include "affine.pxi"
+include "statistics.pxi"

@@ -1,0 +1,49 @@
+/* What each family of micro-kernels looks like: pointers and sizes only, no shapes, no threads, no allocation. */
+#ifndef QK_KERNELS_H
+#define QK_KERNELS_H
+
+#include <stdint.h>
+
+#include "qk_isa.h"
+
+/* Parameters of quantize and dequantize over one contiguous run.
+ * Exactly one of zero_point and zero_point_f is set. Where `vector`, each points to one value an element. */
+typedef struct {
+    const float *scale;
+    const int32_t *zero_point;
+    const float *zero_point_f;
+    int vector;
+    int stream; /* write around the caches: the output is larger than they are */
+} qk_affine;
+
+/* Running range of the finite values; starts at lo = +inf, hi = -inf, nonfinite = 0. */
+typedef struct {
+    double lo, hi;
+    int64_t nonfinite;
+} qk_range;
+
+/* y[i] = quantize(x[i]) or dequantize(x[i]). */
+typedef void qk_affine_fn(const void *x, void *y, int64_t n, const qk_affine *p);
+/* y[i] = (float)x[i], exact. */
+typedef void qk_widen_fn(const void *x, float *y, int64_t n);
+/* Merge the finite values of x into *r and count the others. */
+typedef void qk_range_fn(const void *x, int64_t n, qk_range *r);
+/* The same for each column: lo[i], hi[i] take in x[i]; returns how many values were not finite. */
+typedef int64_t qk_range_columns_fn(const float *x, int64_t n, float *lo, float *hi);
+/* counts[clamp(floor((x - lo) * per_unit), 0, bins - 1)]++ for each finite x, in QK_HISTOGRAM_TABLES tables of `bins`
+ * counters side by side, which break the store-to-load chains of values that fall into one bin. */
+typedef void qk_histogram_fn(const float *x, int64_t n, float lo, float per_unit, int32_t bins, uint32_t *tables);
+#define QK_HISTOGRAM_TABLES 4
+
+/* Rounding and saturation leave every code alone beyond this distance from zero: zero points lie in [-128, 255]. */
+#define QK_FAR 2048.0f
+
+/* Scales within these bounds take the reciprocal with one correction (see docs/numerics.md), others the division. */
+#define QK_RECIPROCAL_MIN 0x1p-100f
+#define QK_RECIPROCAL_MAX 0x1p100f
+
+#define QK_KERNEL(family, slot, isa) qk_##family##_fn qk_##slot##_##isa;
+#include "qk_kernels.inc"
+#undef QK_KERNEL
+
+#endif

@@ -1,0 +1,6 @@
+"""The verbs on arrays, in ONNX terms."""
+
+from quantkit.ops.quantize import dequantize_linear, dynamic_quantize_linear, quantize_linear
+from quantkit.ops.statistics import finite_range, histogram
+
+__all__ = ["dequantize_linear", "dynamic_quantize_linear", "finite_range", "histogram", "quantize_linear"]

@@ -1,0 +1,83 @@
+"""What every verb does with its arguments before a kernel sees them."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+from quantkit.errors import InvalidDType, InvalidQParams, ShapeMismatch
+from quantkit.qparams import QDType, as_scale, as_zero_point, check_zero_point
+
+
+def as_floats(x: Any, verb: str) -> tuple[Any, bool]:
+    """Return `x` as an array of a float dtype, and whether it is bfloat16 (then as a uint16 view).
+
+    Python numbers and lists become float32; arrays keep their dtype.
+    """
+    if type(x) is not np.ndarray:
+        plain = isinstance(x, (int, float, list, tuple))
+        x = np.asarray(x)
+        if plain and x.dtype.kind in "iuf":
+            x = x.astype(np.float32)
+    dtype = x.dtype
+    if dtype.kind == "f" and dtype.itemsize <= 8:
+        return (x if dtype.isnative else x.astype(dtype.newbyteorder("="))), False
+    if dtype.name == "bfloat16":
+        return x.view(np.uint16), True
+    raise InvalidDType(f"{verb}: x must be float16, bfloat16, float32 or float64, got {dtype}")
+
+
+def as_codes(q: Any, verb: str) -> np.ndarray[Any, Any]:
+    """Return `q` as a uint8, int8 or int32 array."""
+    if type(q) is not np.ndarray:
+        q = np.asarray(q)
+    if q.dtype.kind not in "iu" or (q.dtype.kind, q.dtype.itemsize) not in {("u", 1), ("i", 1), ("i", 4)}:
+        raise InvalidDType(f"{verb}: q must be uint8, int8 or int32, got {q.dtype}")
+    codes: np.ndarray[Any, Any] = q if q.dtype.isnative else q.astype(q.dtype.newbyteorder("="))
+    return codes
+
+
+def normalize_axis(axis: Any, ndim: int, verb: str) -> int:
+    """Return `axis` in [0, ndim)."""
+    try:
+        index = operator.index(axis)
+    except TypeError:
+        raise InvalidDType(f"{verb}: axis must be an integer or None, got {axis!r}") from None
+    if not -ndim <= index < ndim:
+        raise ShapeMismatch(f"{verb}: axis {index} is out of range for an array of {ndim} dimensions")
+    return index % ndim
+
+
+def parameters(
+    verb: str, shape: tuple[int, ...], scale: Any, zero_point: Any, axis: int | None, dtype: QDType | None
+) -> tuple[Any, Any, int]:
+    """Check scale and zero point against the shape and the codes' dtype, and return them as the kernels take them.
+
+    Returns ``(scale, zero_point, axis)``: two numbers and axis -1, or two contiguous arrays of one value a channel.
+    `dtype` None stands for int32 codes, whose zero point may be any int32.
+    """
+    scales, zero_points = as_scale(scale, f"{verb}: scale"), as_zero_point(zero_point, f"{verb}: zero_point")
+    if dtype is not None:
+        check_zero_point(zero_points, dtype, f"{verb}: zero_point")
+    elif zero_points.dtype.kind == "f" and not np.isfinite(zero_points).all():
+        raise InvalidQParams(f"{verb}: zero_point must be finite, got {zero_point!r}")
+    if axis is None:
+        # A single value in an array of one is still one for all.
+        if scales.size != 1 or zero_points.size != 1:
+            count = max(scales.size, zero_points.size)
+            raise ShapeMismatch(f"{verb}: {count} scales or zero points need axis=, got axis=None")
+        return float(scales.reshape(())), zero_points.reshape(()).item(), -1
+    index = normalize_axis(axis, len(shape), verb)
+    channels = shape[index]
+    for name, values in (("scale", scales), ("zero_point", zero_points)):
+        if values.ndim == 1 and values.size not in (1, channels):
+            raise ShapeMismatch(
+                f"{verb}: axis {index} of shape {shape} wants {channels} values of {name}, got {values.size}"
+            )
+    return (
+        np.ascontiguousarray(np.broadcast_to(scales, (channels,))),
+        np.ascontiguousarray(np.broadcast_to(zero_points, (channels,))),
+        index,
+    )

@@ -1,0 +1,198 @@
+"""quantize_linear, dequantize_linear and dynamic_quantize_linear, as ONNX defines them.
+
+The formula stands in `quantkit.qparams`; docs/numerics.md has the fine print.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quantkit import _kernels
+from quantkit.errors import InvalidArgument, InvalidDType
+from quantkit.ops._operands import as_codes, as_floats, parameters
+from quantkit.qparams import as_qdtype, choose_qparams, qint8, quint8
+
+if TYPE_CHECKING:
+    from numpy.typing import DTypeLike, NDArray
+
+_affine = _kernels.affine
+_U8 = np.dtype(np.uint8)
+_F32 = np.dtype(np.float32)
+_QDTYPES = {np.dtype(np.uint8): quint8, np.dtype(np.int8): qint8}
+
+
+def _out_is_bf16(out: Any, verb: str, wanted: str, accepted: tuple[str, ...]) -> bool:
+    """Check the dtype of `out`, and say whether it is bfloat16."""
+    name = getattr(getattr(out, "dtype", None), "name", type(out).__name__)
+    if name not in accepted:
+        raise InvalidDType(f"{verb}: wanted out of {wanted}, got {name}")
+    return bool(name == "bfloat16")
+
+
+def quantize_linear(
+    x: Any,
+    scale: Any,
+    zero_point: Any = 0,
+    *,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    out: Any = None,
+) -> Any:
+    """Quantize real values: ``saturate(round_half_even(x / scale) + zero_point)``.
+
+    Parameters
+    ----------
+    x : array_like of float16, bfloat16, float32 or float64
+        Any shape and strides. Python numbers and lists count as float32. float16 and bfloat16 are divided in float32.
+    scale : float or array_like of shape (channels,)
+        Finite and > 0; used in float32.
+    zero_point : int, float, or array_like of shape (channels,), default 0
+        Integer: a code of `dtype`. Float: ``round_half_even(x / scale + zero_point)``.
+    axis : int, optional
+        The axis that `scale` and `zero_point` run along; None for one value for all.
+    dtype : numpy.uint8 or numpy.int8 (or quint8, qint8), optional
+        dtype of the codes. Without it: that of `out`, else int8 for an int8 `zero_point`, else uint8.
+    out : array of the codes, optional
+        Filled and returned; any strides. It may not have another shape or dtype.
+
+    Returns
+    -------
+    ndarray of uint8 or int8
+        Of the shape of `x`, in its memory order; `out` where it was given. NaN gives the lowest code.
+
+    Raises
+    ------
+    InvalidQParams
+        Scale not finite or not > 0, zero point not a code of `dtype`; names the channel.
+    InvalidDType, ShapeMismatch
+        Naming what was wanted and what came.
+    """
+    verb = "quantize_linear"
+    is_bf16 = False
+    if type(x) is not np.ndarray or x.dtype != _F32:
+        x, is_bf16 = as_floats(x, verb)
+    if dtype is not None:
+        qdtype = as_qdtype(dtype)
+    elif out is not None:
+        qdtype = _QDTYPES.get(getattr(out, "dtype", _U8), quint8)
+    else:
+        qdtype = qint8 if getattr(zero_point, "dtype", None) == np.int8 else quint8
+    if (
+        axis is None
+        and type(scale) is float
+        and type(zero_point) is int
+        and 2e-38 < scale < 3e38
+        and qdtype.qmin <= zero_point <= qdtype.qmax
+    ):
+        index = -1  # the common call: nothing left to check
+    else:
+        scale, zero_point, index = parameters(verb, x.shape, scale, zero_point, axis, qdtype)
+    if out is None:
+        y = np.empty_like(x, dtype=qdtype.codes, subok=False)
+    else:
+        y = out
+        if getattr(y, "dtype", None) != qdtype.codes:
+            _out_is_bf16(y, verb, qdtype.codes.name, (qdtype.codes.name,))
+    if not _affine(x, y, scale, zero_point, index, is_bf16):
+        _affine(x.copy(), y, scale, zero_point, index, is_bf16)
+    return y
+
+
+def dequantize_linear(
+    q: Any,
+    scale: Any,
+    zero_point: Any = 0,
+    *,
+    axis: int | None = None,
+    out: Any = None,
+) -> Any:
+    """Return the real values of codes: ``(q - zero_point) * scale``.
+
+    Parameters
+    ----------
+    q : array_like of uint8, int8 or int32
+        Any shape and strides.
+    scale : float or array_like of shape (channels,)
+        Finite and > 0; used in float32.
+    zero_point : int, float, or array_like of shape (channels,), default 0
+    axis : int, optional
+        The axis that `scale` and `zero_point` run along; None for one value for all.
+    out : array of float16, bfloat16, float32 or float64, optional
+        Filled and returned; any strides.
+
+    Returns
+    -------
+    ndarray
+        Of the shape of `q`, in its memory order: float32, or float16 or bfloat16 where `scale` is an array of that
+        (computed in float32, rounded once); `out` where it was given (float64: computed in float64).
+
+    Raises
+    ------
+    InvalidQParams, InvalidDType, ShapeMismatch
+        Naming what was wanted and what came.
+    """
+    verb = "dequantize_linear"
+    if type(q) is not np.ndarray or q.dtype != _U8:
+        q = as_codes(q, verb)
+    qdtype = _QDTYPES.get(q.dtype)
+    real = _F32
+    if (
+        axis is None
+        and type(scale) is float
+        and type(zero_point) is int
+        and 2e-38 < scale < 3e38
+        and qdtype is not None
+        and qdtype.qmin <= zero_point <= qdtype.qmax
+    ):
+        index = -1
+    else:
+        given = getattr(scale, "dtype", _F32)
+        if given.name in ("float16", "bfloat16"):
+            real = given
+        scale, zero_point, index = parameters(verb, q.shape, scale, zero_point, axis, qdtype)
+    if out is None:
+        out = np.empty_like(q, dtype=real, subok=False)
+    elif getattr(out, "dtype", None) != _F32:
+        reals = ("float16", "bfloat16", "float32", "float64")
+        _out_is_bf16(out, verb, "float16, bfloat16, float32 or float64", reals)
+    is_bf16 = out.dtype.name == "bfloat16" if out.dtype != _F32 else False
+    y = out.view(np.uint16) if is_bf16 else out
+    if not _affine(q, y, scale, zero_point, index, False, is_bf16):
+        _affine(q.copy(), y, scale, zero_point, index, False, is_bf16)
+    return out
+
+
+def dynamic_quantize_linear(x: Any) -> tuple[NDArray[np.uint8], np.float32, np.uint8]:
+    """Quantize to uint8 by the range of `x` itself, widened to hold 0 (ONNX DynamicQuantizeLinear).
+
+    Parameters
+    ----------
+    x : array_like of float16, bfloat16, float32 or float64
+        Finite.
+
+    Returns
+    -------
+    q : ndarray of uint8
+    scale : numpy.float32
+        ``(max - min) / 255``; 1 where `x` is all zero or empty.
+    zero_point : numpy.uint8
+
+    Raises
+    ------
+    InvalidArgument
+        When a value is NaN or infinite: one scale cannot serve it.
+    """
+    verb = "dynamic_quantize_linear"
+    floats, is_bf16 = as_floats(x, verb)
+    low, high, nonfinite = _kernels.value_range(floats, -1, is_bf16)
+    if nonfinite:
+        raise InvalidArgument(f"{verb}: wanted finite values, got {nonfinite} that are NaN or infinite")
+    if math.isinf(low):
+        low = high = 0.0  # empty
+    params = choose_qparams(low, high, quint8)
+    q = np.empty_like(floats, dtype=np.uint8, subok=False)
+    _affine(floats, q, params.scale, params.zero_point, -1, is_bf16)
+    return q, np.float32(params.scale), np.uint8(params.zero_point)

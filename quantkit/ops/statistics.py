@@ -1,0 +1,88 @@
+"""What calibration needs to know of real values: their range and their histogram, in one pass each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quantkit import _kernels
+from quantkit.errors import InvalidArgument
+from quantkit.ops._operands import as_floats, normalize_axis
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+MAX_BINS = 1 << 20
+
+
+def finite_range(x: ArrayLike, *, axis: int | None = None) -> tuple[Any, Any, int]:
+    """Lowest and highest finite value.
+
+    Parameters
+    ----------
+    x : array_like of float16, bfloat16, float32 or float64
+        Any shape and strides.
+    axis : int, optional
+        Give one range for each index of this axis.
+
+    Returns
+    -------
+    low, high : float, or float64 ndarray of shape (channels,)
+        ``inf`` and ``-inf`` where there is no finite value.
+    nonfinite : int
+        How many values were NaN or infinite; they are left out.
+    """
+    floats, is_bf16 = as_floats(x, "finite_range")
+    if axis is None:
+        return _kernels.value_range(floats, -1, is_bf16)
+    index = normalize_axis(axis, floats.ndim, "finite_range")
+    low, high, nonfinite = _kernels.value_range(floats, index, is_bf16)
+    return np.asarray(low, np.float64), np.asarray(high, np.float64), nonfinite
+
+
+def histogram(
+    x: ArrayLike, low: float, high: float, bins: int, *, counts: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
+    """Count the finite values of `x` in `bins` equal bins over [low, high].
+
+    Parameters
+    ----------
+    x : array_like of float16, bfloat16, float32 or float64
+        Any shape and strides; float64 is rounded to float32.
+    low, high : float
+        Finite, low < high. Values outside count in the first or last bin.
+    bins : int
+        From 1 to 1,048,576.
+    counts : int64 ndarray of shape (bins,), optional
+        Added to and returned, so that batches accumulate.
+
+    Returns
+    -------
+    int64 ndarray of shape (bins,)
+        Bin ``floor((x - low) * (bins / (high - low)))``, evaluated in float32 with each step rounded.
+
+    Raises
+    ------
+    InvalidArgument
+        For a range, a number of bins or `counts` that cannot serve.
+    """
+    verb = "histogram"
+    floats, is_bf16 = as_floats(x, verb)
+    if not (isinstance(bins, (int, np.integer)) and 1 <= bins <= MAX_BINS):
+        raise InvalidArgument(f"{verb}: bins must be an integer from 1 to {MAX_BINS}, got {bins!r}")
+    low32, high32 = np.float32(low), np.float32(high)
+    if not (np.isfinite(low32) and np.isfinite(high32) and low32 < high32):
+        raise InvalidArgument(f"{verb}: wanted a finite float32 range with low < high, got [{low}, {high}]")
+    with np.errstate(over="ignore"):
+        per_unit = np.float32(bins / (float(high32) - float(low32)))
+    if not np.isfinite(per_unit):
+        raise InvalidArgument(f"{verb}: the range [{low}, {high}] is too narrow for {bins} bins in float32")
+    if counts is None:
+        counts = np.zeros(bins, np.int64)
+    elif counts.dtype != np.int64 or counts.shape != (bins,) or not counts.flags.c_contiguous:
+        raise InvalidArgument(
+            f"{verb}: counts must be a contiguous int64 array of shape ({bins},), got {counts.dtype} {counts.shape}"
+        )
+    _kernels.histogram(floats, float(low32), float(per_unit), counts, is_bf16)
+    return counts

@@ -1,0 +1,11 @@
+import pytest
+
+from quantkit import _kernels
+
+
+@pytest.fixture(params=_kernels.isas())
+def isa(request):
+    """Run the test once for each instruction set of this machine, within one process."""
+    before = _kernels.use_isa(request.param)
+    yield request.param
+    _kernels.use_isa(before)

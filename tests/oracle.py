@@ -1,0 +1,88 @@
+"""The numbers of quantkit, stated in NumPy. Slow, plain, never optimised; product code never imports it.
+
+Every kernel must equal these exactly, on every instruction set and for any number of threads.
+"""
+
+import numpy as np
+
+LIMITS = {np.dtype(np.uint8): (0, 255), np.dtype(np.int8): (-128, 127)}
+
+
+def _along(values, axis, ndim):
+    """Per-channel values in the shape that broadcasts along `axis`."""
+    values = np.asarray(values)
+    if axis is None or values.ndim == 0:
+        return values.reshape(())
+    shape = [1] * ndim
+    shape[axis] = -1
+    return values.reshape(shape)
+
+
+def quantize_linear(x, scale, zero_point=0, axis=None, dtype=np.uint8):
+    """Saturate(round_half_even(x / scale) + zero_point); a float zero point is added before rounding.
+
+    float64 is divided in float64, everything else in float32; the scale is a float32. NaN gives the lowest code.
+    """
+    x = np.asarray(x)
+    real = np.float64 if x.dtype == np.float64 else np.float32
+    low, high = LIMITS[np.dtype(dtype)]
+    scale = _along(np.asarray(scale, np.float32), axis, x.ndim).astype(real)
+    zero_point = _along(zero_point, axis, x.ndim)
+    with np.errstate(all="ignore"):
+        q = x.astype(real) / scale
+        if zero_point.dtype.kind == "f":
+            q = np.rint(q + zero_point.astype(np.float32).astype(real))
+        else:
+            q = np.rint(q).astype(np.float64) + zero_point
+    q = np.where(np.isnan(q), low, np.clip(q, low, high))
+    return q.astype(dtype)
+
+
+def dequantize_linear(q, scale, zero_point=0, axis=None, dtype=np.float32):
+    """(q - zero_point) * scale in float32 (in float64 for that), rounded once to float16 or bfloat16.
+
+    The difference of integers wraps in int32.
+    """
+    q = np.asarray(q)
+    real = np.float64 if dtype == np.float64 else np.float32
+    scale = _along(np.asarray(scale, np.float32), axis, q.ndim).astype(real)
+    zero_point = _along(zero_point, axis, q.ndim)
+    with np.errstate(all="ignore"):
+        if zero_point.dtype.kind == "f":
+            difference = q.astype(real) - zero_point.astype(np.float32).astype(real)
+        else:
+            difference = (q.astype(np.int64) - zero_point).astype(np.int32).astype(real)
+        return (difference * scale).astype(dtype)
+
+
+def dynamic_qparams(x):
+    """Scale and zero point of DynamicQuantizeLinear, in float32 throughout."""
+    x = np.asarray(x)
+    low = np.float32(min(x.min(initial=0), 0))
+    high = np.float32(max(x.max(initial=0), 0))
+    if low == high:
+        return np.float32(1), np.uint8(0)
+    scale = np.float32(high - low) / np.float32(255)
+    zero_point = np.clip(np.rint(np.float32(0) - low / scale), 0, 255)
+    return scale, np.uint8(zero_point)
+
+
+def finite_range(x, axis=None):
+    """(low, high, nonfinite) of the finite values; inf and -inf where there are none."""
+    x = np.asarray(x).astype(np.float64)
+    finite = np.isfinite(x)
+    others = None if axis is None else tuple(d for d in range(x.ndim) if d != axis % x.ndim)
+    low = np.min(np.where(finite, x, np.inf), axis=others, initial=np.inf)
+    high = np.max(np.where(finite, x, -np.inf), axis=others, initial=-np.inf)
+    return low, high, int((~finite).sum())
+
+
+def histogram(x, low, high, bins):
+    """Counts of floor((x - low) * (bins / (high - low))) in float32; values outside go to the edge bins."""
+    x = np.asarray(x).astype(np.float32).ravel()
+    x = x[np.isfinite(x)]
+    low = np.float32(low)
+    per_unit = np.float32(bins / (float(np.float32(high)) - float(low)))
+    with np.errstate(all="ignore"):
+        at = np.clip((x - low) * per_unit, np.float32(0), np.float32(bins - 1)).astype(np.int64)
+    return np.bincount(at, minlength=bins).astype(np.int64)
