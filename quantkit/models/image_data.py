@@ -1,0 +1,140 @@
+"""An image folder as a model's input."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from quantkit.errors import CalibrationError, QuantkitError
+from quantkit.models.array_files import Labels
+from quantkit.models.inputs import Feed, InputSpec, check_shape, is_float
+
+if TYPE_CHECKING:
+    from quantkit.images import Recipe  # type: ignore
+
+RECIPE_KEY = "quantkit.recipe"  # where a model's metadata_props keep how its images are prepared
+
+
+class ImageStore:
+    """The images of a folder, prepared by a recipe and batched to the model's batch size.
+
+    A model that leaves its batch size free gets one image at a time. Images that cannot be read are left out and
+    listed in `skipped`; the next readable ones fill their batch. What does not fill a last batch is left out, unless
+    it would be the only one: then it is filled with its own images again, without labels.
+
+    Raises
+    ------
+    CalibrationError
+        When the model has several inputs, there is no image, no recipe, or no image can be read.
+    """
+
+    def __init__(self, path: Path, inputs: Mapping[str, InputSpec], recipe: Recipe | str | None) -> None:
+        from quantkit.images import ImageFolder, get_recipe, recipe_names
+
+        self.where = str(path)
+        self.notes: list[str] = []
+        self.skipped: dict[str, str] = {}
+        if len(inputs) != 1:
+            raise CalibrationError(
+                f"{path}: a folder of images feeds one input, but the model has {len(inputs)} "
+                f"({', '.join(map(repr, inputs))}); give an .npz file with one key for each"
+            )
+        self._name, self._spec = next(iter(inputs.items()))
+        if isinstance(recipe, str):
+            recipe = get_recipe(recipe)
+        if recipe is None:
+            raise CalibrationError(
+                f"{path}: how the model wants its images is not known: its metadata has no {RECIPE_KEY}; "
+                f"name a preset (--preset or preset=), one of {', '.join(recipe_names())}"
+            )
+        self._recipe: Recipe = recipe
+        self._folder = ImageFolder(path, recipe)
+        self.count = len(self._folder)
+        if not self.count:
+            raise CalibrationError(f"{path}: there is no image in this folder")
+        self.has_labels = bool(self._folder.classes)
+
+    def pick(self, count: int, seed: int) -> NDArray[np.int64]:
+        """Return `count` sorted image numbers, even over the classes, chosen by `seed`."""
+        return np.asarray(self._folder.sample(count, seed=seed), dtype=np.int64)
+
+    def feeds(self, indices: Sequence[int]) -> Iterator[tuple[Feed, Labels]]:
+        """Yield the images of the given numbers in batches, with their labels."""
+        size = (self._spec.fixed(0) or 1) if self._spec.rank == 4 else 1
+        images: list[NDArray[Any]] = []
+        labels: list[int] = []
+        yielded = False
+        for i in indices:
+            image = self._read(int(i))
+            if image is None:
+                continue
+            images.append(image)
+            labels.append(int(self._folder.labels[i]) if self.has_labels else -1)
+            if len(images) == size:
+                yield self._batch(images, labels)
+                yielded, images, labels = True, [], []
+        if images and not yielded:
+            missing = size - len(images)
+            filled = [images[i % len(images)] for i in range(size)]
+            yield self._batch(filled, labels + [-1] * missing)
+        elif not yielded:
+            first = next(iter(self.skipped.items()), ("", "there are none"))
+            raise CalibrationError(f"{self.where}: none of {len(indices)} images could be read; {first[0]}: {first[1]}")
+
+    def _read(self, i: int) -> NDArray[Any] | None:
+        path = str(self._folder.paths[i])
+        if path in self.skipped:
+            return None
+        try:
+            image = np.asarray(self._folder.read(i))
+        except (QuantkitError, OSError) as error:
+            self.skipped[path] = str(error).removeprefix(f"{path}: ")
+            return None
+        return self._fit(image, path)
+
+    def _fit(self, image: NDArray[Any], path: str) -> NDArray[Any]:
+        """Lay the image out as the input wants it, without the batch axis, in the input's dtype."""
+        spec, shape = self._spec, image.shape
+        layouts = [image, image.transpose(1, 2, 0)]
+        if spec.rank == 2 and shape[0] == 1:
+            layouts = [image[0]]
+        batched = spec.rank == 4
+        for candidate in layouts:
+            full = ((spec.fixed(0) or 1), *candidate.shape) if batched else candidate.shape
+            if spec.rank in (None, len(full)) and all(
+                spec.shape is None or spec.fixed(axis) in (None, length) for axis, length in enumerate(full)
+            ):
+                return self._cast(candidate, path)
+        where = f"{path}, prepared by the recipe {self._recipe.name!r}"
+        check_shape(spec, image.dtype, ((spec.fixed(0) or 1) if batched else 1, *shape), where)
+        raise CalibrationError(f"{where}: input {spec.name!r} wants {spec}, which is no image")
+
+    def _cast(self, image: NDArray[Any], path: str) -> NDArray[Any]:
+        wanted = self._spec.dtype
+        if is_float(wanted):
+            floats: NDArray[Any] = image.astype(wanted)
+            return floats
+        pixels = np.rint(image)
+        if wanted == np.uint8 and np.array_equal(pixels, image) and image.min() >= 0 and image.max() <= 255:
+            codes: NDArray[Any] = pixels.astype(np.uint8)
+            return codes
+        raise CalibrationError(
+            f"{path}: input {self._name!r} wants {self._spec}, but the recipe {self._recipe.name!r} gives real numbers"
+            f" from {float(image.min()):.3g} to {float(image.max()):.3g}; use one that leaves pixels as they are"
+        )
+
+    def _batch(self, images: list[NDArray[Any]], labels: list[int]) -> tuple[Feed, Labels]:
+        try:
+            array = np.stack(images) if self._spec.rank in (None, 4) else images[0]
+        except ValueError:
+            shapes = ", ".join(str(list(shape)) for shape in dict.fromkeys(image.shape for image in images))
+            raise CalibrationError(
+                f"{self.where}: input {self._name!r} wants {len(images)} images at once, but the recipe "
+                f"{self._recipe.name!r} gives different sizes: {shapes}"
+            ) from None
+        truth = np.asarray(labels, dtype=np.int32) if self.has_labels else None
+        return {self._name: np.ascontiguousarray(array)}, truth

@@ -1,0 +1,120 @@
+"""Models in onnxruntime, as verification and inspection run them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quantkit.errors import ModelError
+from quantkit.models.inputs import Feed, InputSpec
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+
+ModelSource = Any  # str, os.PathLike, bytes or onnx.ModelProto
+
+_DTYPES = {
+    "float": "float32",
+    "double": "float64",
+    "float16": "float16",
+    **{kind: kind for kind in ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool")},
+    "string": "object",
+}
+
+
+class Session:
+    """One model loaded in onnxruntime.
+
+    Attributes
+    ----------
+    title : str
+        What errors call it.
+    inputs : list of InputSpec
+    outputs : list of str
+    output_shapes : list
+        As the model declares them; free dimensions are names or None.
+    """
+
+    def __init__(self, raw: Any, title: str) -> None:
+        self._raw, self.title = raw, title
+        self.inputs = [_spec(item, title) for item in raw.get_inputs()]
+        self.outputs = [item.name for item in raw.get_outputs()]
+        self.output_shapes = [item.shape for item in raw.get_outputs()]
+
+    def run(self, feed: Feed) -> list[Any]:
+        """Run on one feed and return every output in order.
+
+        Raises
+        ------
+        ModelError
+            When onnxruntime refuses; the message says why.
+        """
+        try:
+            return list(self._raw.run(self.outputs, feed))
+        except Exception as error:
+            raise ModelError(f"{self.title} does not run in onnxruntime: {one_line(error)}") from None
+
+
+def _spec(item: Any, title: str) -> InputSpec:
+    kind = item.type.removeprefix("tensor(").removesuffix(")")
+    if not item.type.startswith("tensor(") or kind not in _DTYPES:
+        raise ModelError(f"{title}: input {item.name!r} is a {item.type}, which cannot be fed")
+    return InputSpec(item.name, np.dtype(_DTYPES[kind]), tuple(item.shape))
+
+
+def one_line(error: BaseException, most: int = 300) -> str:
+    """Return the message of a foreign error in one line."""
+    text = " ".join(str(error).split())
+    return (text[: most - 3] + "..." if len(text) > most else text) or type(error).__name__
+
+
+def describe_model(model: ModelSource) -> str:
+    """Name a model for messages: its path, or what kind of object it is."""
+    return str(model) if isinstance(model, (str, os.PathLike)) else "the given model"
+
+
+def open_session(model: ModelSource, title: str | None = None, *, threads: int = 0) -> Session:
+    """Load a model in onnxruntime on the CPU with its default optimizations.
+
+    Parameters
+    ----------
+    model : path, bytes or ModelProto
+    title : str, optional
+        What errors call it; the path by default.
+    threads : int, default 0
+        0 lets onnxruntime decide.
+
+    Raises
+    ------
+    ModelError
+        When it does not load.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # its warnings about unused initializers and the like are not for our users
+    if threads:
+        options.intra_op_num_threads = options.inter_op_num_threads = threads
+    if isinstance(model, (str, os.PathLike)):
+        name = title or str(model)
+        if not Path(model).is_file():
+            raise ModelError(f"{model}: no such file")
+        given: Any = str(model)
+    else:
+        name = title or "the given model"
+        given = model if isinstance(model, (bytes, bytearray)) else _bytes(model, name)
+    try:
+        raw = onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise ModelError(f"{name} does not load in onnxruntime: {one_line(error)}") from None
+    return Session(raw, name)
+
+
+def _bytes(model: ModelProto, name: str) -> bytes:
+    try:
+        return bytes(model.SerializeToString())
+    except Exception as error:  # beyond 2 GB
+        raise ModelError(f"{name} is too large to be held in one piece; give its path: {one_line(error)}") from None
