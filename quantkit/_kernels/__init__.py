@@ -1,7 +1,7 @@
 """The compiled kernels, as the rest of quantkit sees them."""
 
 try:
-    from quantkit._kernels._core import active_isa, affine, histogram, isas, kernels, use_isa, value_range
+    from quantkit._kernels._core import active_isa, affine, affine_plain, histogram, isas, kernels, use_isa, value_range
 except ModuleNotFoundError as error:
     if error.name != "quantkit._kernels._core":
         raise
@@ -10,4 +10,4 @@ except ModuleNotFoundError as error:
         "Build it in place with `pip install -e .`, or install it with `pip install .` and start Python elsewhere."
     ) from None
 
-__all__ = ["active_isa", "affine", "histogram", "isas", "kernels", "use_isa", "value_range"]
+__all__ = ["active_isa", "affine", "affine_plain", "histogram", "isas", "kernels", "use_isa", "value_range"]

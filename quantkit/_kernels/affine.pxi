@@ -1,4 +1,5 @@
 # quantize and dequantize: one call of the C driver each.
+from libc.math cimport INFINITY
 
 cdef extern from "qk_affine.h" nogil:
     ctypedef struct qk_affine_call:
@@ -14,6 +15,63 @@ cdef extern from "qk_affine.h" nogil:
     int qk_affine_run(const qk_affine_call *call)
 
 
+# Below this many elements the kernels are done before another thread could take the GIL.
+cdef int64_t KEEP_GIL = 1 << 14
+
+
+def affine_plain(x, y, scale, zero_point):
+    """The common call, with as little around the kernel as there can be: y = quantize(x) or dequantize(x).
+
+    `x` and `y` export buffers of the same shape, `scale` is a float and `zero_point` an int. Returns False, with
+    nothing written, for anything out of the ordinary, wrong arguments included: `affine` then has the last word.
+    """
+    cdef Py_buffer xb, yb
+    cdef qk_affine_call call
+    cdef float scale_value
+    cdef long zero_point_value
+    cdef int32_t zero_point_code
+    cdef int x_dtype, y_dtype, low, high, status = -1
+    if type(scale) is not float or type(zero_point) is not int:
+        return False
+    scale_value = scale
+    zero_point_value = zero_point if -128 <= zero_point <= 255 else 1000
+    zero_point_code = <int32_t>zero_point_value
+    try:
+        PyObject_GetBuffer(x, &xb, PyBUF_FORMAT | PyBUF_STRIDES)
+    except (BufferError, ValueError, TypeError):
+        return False
+    try:
+        PyObject_GetBuffer(y, &yb, PyBUF_FORMAT | PyBUF_STRIDES | PyBUF_WRITABLE)
+    except (BufferError, ValueError, TypeError):
+        PyBuffer_Release(&xb)
+        return False
+    x_dtype = dtype_of(&xb, False)
+    y_dtype = dtype_of(&yb, False)
+    if x_dtype >= 0 and y_dtype >= 0 and qk_affine_supported(x_dtype, y_dtype):
+        if x_dtype == QK_S8 or y_dtype == QK_S8:
+            low, high = -128, 127
+        else:
+            low, high = 0, 255
+        if (x_dtype != QK_I32 and 0 < scale_value < INFINITY and low <= zero_point_value <= high
+                and same_shape(&xb, &yb) and element_count(&xb) and not overlaps(&xb, &yb)):
+            if make_layout_or_not(&call.layout, &xb, &yb, -1) == 0:
+                call.x_dtype = x_dtype
+                call.y_dtype = y_dtype
+                call.x = <const char *>xb.buf
+                call.y = <char *>yb.buf
+                call.scale = &scale_value
+                call.zero_point = &zero_point_code
+                call.zero_point_f = NULL
+                if element_count(&xb) <= KEEP_GIL:
+                    status = qk_affine_run(&call)
+                else:
+                    with nogil:
+                        status = qk_affine_run(&call)
+    PyBuffer_Release(&xb)
+    PyBuffer_Release(&yb)
+    return status == 0
+
+
 def affine(x, y, scale, zero_point, int axis=-1, bint x_is_bf16=False, bint y_is_bf16=False):
     """y = quantize(x) or dequantize(x), after the dtypes of the two.
 
@@ -25,6 +83,7 @@ def affine(x, y, scale, zero_point, int axis=-1, bint x_is_bf16=False, bint y_is
     cdef qk_affine_call call
     cdef float scale_value, zero_point_f_value
     cdef int32_t zero_point_value
+    cdef int x_dtype, y_dtype
     cdef int status = 0
     cdef int held = 0
     PyObject_GetBuffer(x, &xb, PyBUF_FORMAT | PyBUF_STRIDES)
@@ -34,9 +93,9 @@ def affine(x, y, scale, zero_point, int axis=-1, bint x_is_bf16=False, bint y_is
         except (BufferError, ValueError):
             raise InvalidDType("out is read-only; wanted a writable array") from None
         held = 1
-        call.x_dtype = dtype_of(&xb, x_is_bf16)
-        call.y_dtype = dtype_of(&yb, y_is_bf16)
-        if call.x_dtype < 0 or call.y_dtype < 0 or not qk_affine_supported(call.x_dtype, call.y_dtype):
+        x_dtype = dtype_of(&xb, x_is_bf16)
+        y_dtype = dtype_of(&yb, y_is_bf16)
+        if x_dtype < 0 or y_dtype < 0 or not qk_affine_supported(x_dtype, y_dtype):
             raise InvalidDType(f"no kernel from {getattr(x, 'dtype', type(x))} to {getattr(y, 'dtype', type(y))}")
         if not same_shape(&xb, &yb):
             raise ShapeMismatch(f"wanted out of shape {shape_of(&xb)}, got {shape_of(&yb)}")
@@ -45,6 +104,8 @@ def affine(x, y, scale, zero_point, int axis=-1, bint x_is_bf16=False, bint y_is
         if overlaps(&xb, &yb):
             return False
         make_layout(&call.layout, &xb, &yb, axis)
+        call.x_dtype = x_dtype
+        call.y_dtype = y_dtype
         call.x = <const char *>xb.buf
         call.y = <char *>yb.buf
         call.zero_point = NULL
@@ -86,13 +147,3 @@ def affine(x, y, scale, zero_point, int axis=-1, bint x_is_bf16=False, bint y_is
             PyBuffer_Release(&sb)
         if held >= 3:
             PyBuffer_Release(&zb)
-
-
-cdef bint same_shape(const Py_buffer *a, const Py_buffer *b) noexcept:
-    cdef int d
-    if a.ndim != b.ndim:
-        return False
-    for d in range(a.ndim):
-        if a.shape[d] != b.shape[d]:
-            return False
-    return True

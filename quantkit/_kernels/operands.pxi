@@ -72,13 +72,17 @@ cdef bint overlaps(const Py_buffer *a, const Py_buffer *b) noexcept:
     return a0 < b1 and b0 < a1
 
 
-cdef int make_layout(qk_layout *layout, const Py_buffer *x, const Py_buffer *y, int axis) except -1:
-    """Layout of one or two operands of equal shape; y may be NULL."""
+cdef int make_layout_or_not(qk_layout *layout, const Py_buffer *x, const Py_buffer *y, int axis) noexcept:
+    """Layout of one or two operands of equal shape, y may be NULL; -1 where too many dimensions stay apart."""
     cdef const int64_t *strides[2]
     strides[0] = <const int64_t *>x.strides
     if y != NULL:
         strides[1] = <const int64_t *>y.strides
-    if qk_layout_init(layout, x.ndim, <const int64_t *>x.shape, 1 if y == NULL else 2, strides, axis) < 0:
+    return qk_layout_init(layout, x.ndim, <const int64_t *>x.shape, 1 if y == NULL else 2, strides, axis)
+
+
+cdef int make_layout(qk_layout *layout, const Py_buffer *x, const Py_buffer *y, int axis) except -1:
+    if make_layout_or_not(layout, x, y, axis) < 0:
         raise ShapeMismatch(f"wanted at most {QK_MAX_NDIM} dimensions that do not merge, got strides "
                             f"{tuple([x.strides[d] for d in range(x.ndim)])}")
     return 0
@@ -86,3 +90,13 @@ cdef int make_layout(qk_layout *layout, const Py_buffer *x, const Py_buffer *y, 
 
 cdef tuple shape_of(const Py_buffer *view):
     return tuple([view.shape[d] for d in range(view.ndim)])
+
+
+cdef bint same_shape(const Py_buffer *a, const Py_buffer *b) noexcept:
+    cdef int d
+    if a.ndim != b.ndim:
+        return False
+    for d in range(a.ndim):
+        if a.shape[d] != b.shape[d]:
+            return False
+    return True

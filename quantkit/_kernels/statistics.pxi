@@ -1,5 +1,4 @@
 # Ranges and histograms: one call of the C driver each.
-from libc.math cimport INFINITY
 from libc.stdlib cimport free, malloc
 
 cdef extern from "qk_statistics.h" nogil:

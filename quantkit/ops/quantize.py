@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
 
 _affine = _kernels.affine
+_plain = _kernels.affine_plain
 _U8 = np.dtype(np.uint8)
 _F32 = np.dtype(np.float32)
 _QDTYPES = {np.dtype(np.uint8): quint8, np.dtype(np.int8): qint8}
@@ -70,26 +71,21 @@ def quantize_linear(
     InvalidDType, ShapeMismatch
         Naming what was wanted and what came.
     """
+    if axis is None:  # the common call: one number for all, checked and run in one go
+        y = out if dtype is None else None
+        if out is None and type(x) is np.ndarray:
+            y = np.empty_like(x, dtype=_U8 if dtype is None else as_qdtype(dtype).codes, subok=False)
+        if y is not None and _plain(x, y, scale, zero_point):
+            return y
     verb = "quantize_linear"
-    is_bf16 = False
-    if type(x) is not np.ndarray or x.dtype != _F32:
-        x, is_bf16 = as_floats(x, verb)
+    x, is_bf16 = as_floats(x, verb)
     if dtype is not None:
         qdtype = as_qdtype(dtype)
     elif out is not None:
         qdtype = _QDTYPES.get(getattr(out, "dtype", _U8), quint8)
     else:
         qdtype = qint8 if getattr(zero_point, "dtype", None) == np.int8 else quint8
-    if (
-        axis is None
-        and type(scale) is float
-        and type(zero_point) is int
-        and 2e-38 < scale < 3e38
-        and qdtype.qmin <= zero_point <= qdtype.qmax
-    ):
-        index = -1  # the common call: nothing left to check
-    else:
-        scale, zero_point, index = parameters(verb, x.shape, scale, zero_point, axis, qdtype)
+    scale, zero_point, index = parameters(verb, x.shape, scale, zero_point, axis, qdtype)
     if out is None:
         y = np.empty_like(x, dtype=qdtype.codes, subok=False)
     else:
@@ -134,25 +130,16 @@ def dequantize_linear(
     InvalidQParams, InvalidDType, ShapeMismatch
         Naming what was wanted and what came.
     """
+    if axis is None:  # the common call: one number for all, checked and run in one go
+        y = np.empty_like(q, dtype=_F32, subok=False) if out is None and type(q) is np.ndarray else out
+        if y is not None and _plain(q, y, scale, zero_point):
+            return y
     verb = "dequantize_linear"
-    if type(q) is not np.ndarray or q.dtype != _U8:
-        q = as_codes(q, verb)
-    qdtype = _QDTYPES.get(q.dtype)
-    real = _F32
-    if (
-        axis is None
-        and type(scale) is float
-        and type(zero_point) is int
-        and 2e-38 < scale < 3e38
-        and qdtype is not None
-        and qdtype.qmin <= zero_point <= qdtype.qmax
-    ):
-        index = -1
-    else:
-        given = getattr(scale, "dtype", _F32)
-        if given.name in ("float16", "bfloat16"):
-            real = given
-        scale, zero_point, index = parameters(verb, q.shape, scale, zero_point, axis, qdtype)
+    q = as_codes(q, verb)
+    real = getattr(scale, "dtype", _F32)
+    if real.name not in ("float16", "bfloat16"):
+        real = _F32
+    scale, zero_point, index = parameters(verb, q.shape, scale, zero_point, axis, _QDTYPES.get(q.dtype))
     if out is None:
         out = np.empty_like(q, dtype=real, subok=False)
     elif getattr(out, "dtype", None) != _F32:

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "qk_cache.h"
 #include "qk_dispatch.h"
 #include "qk_memory.h"
 
@@ -10,7 +11,6 @@
 #define TILE_ROWS 16             /* rows gathered together where x is contiguous across them: one cache line */
 #define SHORT_RUN 16             /* runs of one channel below this length use a table of parameters instead */
 #define LONGEST_PERIOD 8192      /* elements after which channel parameters repeat, for such a table */
-#define STREAM_BYTES (4 << 20)   /* outputs from this size on leave the caches alone */
 
 int qk_affine_supported(qk_dtype x, qk_dtype y) {
     const int x_real = x == QK_F16 || x == QK_BF16 || x == QK_F32 || x == QK_F64;
@@ -155,14 +155,23 @@ static int run_periodic(const qk_affine_call *call, const walk *w) {
     return 1;
 }
 
+/* Whether to write around the caches. Such a store costs memory bandwidth at once, and saves reading the line first
+ * and pushing others out. Measured (docs/kernels.md): it pays once the output alone nearly fills the last level; and
+ * already at half of that level in all where the output is the smaller side. */
+static int goes_around_caches(int64_t read, int64_t written) {
+    static int64_t cache; /* the same value whoever writes it first */
+    if (!cache) cache = qk_last_level_cache();
+    return written >= cache / 4 * 3 || (written < read && read + written >= cache / 2);
+}
+
 int qk_affine_run(const qk_affine_call *call) {
     const qk_layout *l = &call->layout;
     walk w = {.kernel = kernel_for(call->x_dtype, call->y_dtype),
               .x_size = qk_itemsize(call->x_dtype),
               .y_size = qk_itemsize(call->y_dtype)};
-    double bytes = (double)w.y_size;
-    for (int d = 0; d < l->ndim; d++) bytes *= (double)l->shape[d];
-    w.stream = bytes >= STREAM_BYTES;
+    int64_t n = 1;
+    for (int d = 0; d < l->ndim; d++) n *= l->shape[d];
+    w.stream = goes_around_caches(n * w.x_size, n * w.y_size);
     const int done = run_periodic(call, &w);
     if (done < 0) return -1;
     if (!done) walk_down(call, &w, 0, call->x, call->y, 0);
