@@ -198,6 +198,7 @@ def test_channels_last_input_of_many_dimensions(isa):
     assert np.array_equal(ops.quantize_linear(view, 16.0), oracle.quantize_linear(view, 16.0))
 
 
+@pytest.mark.slow
 def test_more_than_two_to_the_31_elements():
     """One row broadcast without memory of its own, into codes of 2 GiB and some."""
     n = 2**31 + 129
