@@ -1,0 +1,164 @@
+"""Resize, crop and letterbox on 8-bit pixels."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from quantkit.errors import ShapeMismatch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from quantkit.images.recipe import Recipe
+
+MAX_RESIZED = 89_478_485  # pixels; a thin strip blown up by "shortest" would have no end
+
+_R = Image.Resampling
+_PILLOW = {
+    "nearest": _R.NEAREST,
+    "box": _R.BOX,
+    "bilinear": _R.BILINEAR,
+    "hamming": _R.HAMMING,
+    "bicubic": _R.BICUBIC,
+    "lanczos": _R.LANCZOS,
+}
+_BITS = 11  # of OpenCV's interpolation weights
+
+
+def fit(image: Image.Image, recipe: Recipe) -> NDArray[np.uint8]:
+    """Apply the geometry and the colour order of a recipe.
+
+    Parameters
+    ----------
+    image : PIL.Image.Image
+        Mode "L" where the recipe is grey, else "RGB".
+    recipe : Recipe
+
+    Returns
+    -------
+    ndarray of uint8, shape (height, width, channels)
+
+    Raises
+    ------
+    ShapeMismatch
+        When the resized image would be too large for the memory.
+    """
+    height, width = image.height, image.width
+    size, inner = _resized(height, width, recipe)
+    if inner[0] * inner[1] > MAX_RESIZED:
+        raise ShapeMismatch(f"{width} x {height} pixels would be resized to {inner[1]} x {inner[0]}, which is too much")
+    if recipe.interpolation == "opencv-linear":
+        pixels = resize_opencv_linear(_channels_last(image), *inner)
+    else:
+        if inner != (height, width):
+            image = image.resize(inner[::-1], _PILLOW[recipe.interpolation])
+        pixels = _channels_last(image)
+    if recipe.color == "BGR":
+        pixels = pixels[..., ::-1]
+    # "letterbox" pads to its size; a crop that is larger than the image pads as well.
+    pixels = _pad(pixels, size, recipe.pad)
+    if recipe.crop is not None:
+        pixels = _pad(pixels, tuple(max(a, b) for a, b in zip(pixels.shape, recipe.crop, strict=False)), recipe.pad)
+        pixels = _center_crop(pixels, recipe.crop, recipe.crop_rounding)
+    return pixels
+
+
+def _resized(height: int, width: int, recipe: Recipe) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Return the size after the resize step, and that of the image within it (they differ for "letterbox")."""
+    size = recipe.size
+    if recipe.resize == "shortest":
+        short, long = sorted((height, width))
+        longer = int(size * long / short)
+        size = (size, longer) if height <= width else (longer, size)
+        return size, size
+    if recipe.resize == "squash":
+        return size, size
+    if recipe.resize == "letterbox":
+        ratio = min(size[0] / height, size[1] / width)
+        if not recipe.upscale:
+            ratio = min(ratio, 1.0)
+        return size, (max(1, round(height * ratio)), max(1, round(width * ratio)))
+    return (height, width), (height, width)
+
+
+def _channels_last(image: Image.Image) -> NDArray[np.uint8]:
+    pixels = np.asarray(image)
+    return pixels[..., None] if pixels.ndim == 2 else pixels
+
+
+def _pad(pixels: NDArray[np.uint8], size: tuple[int, ...], value: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Put the image in the middle of `size`; an odd rest goes to the bottom and the right."""
+    height, width, channels = pixels.shape
+    if (height, width) == tuple(size):
+        return pixels
+    padded = np.empty((*size, channels), np.uint8)
+    padded[:] = value
+    top, left = (size[0] - height) // 2, (size[1] - width) // 2
+    padded[top : top + height, left : left + width] = pixels
+    return padded
+
+
+def _center_crop(pixels: NDArray[np.uint8], size: tuple[int, int], rounding: str) -> NDArray[np.uint8]:
+    half = round if rounding == "half-even" else math.floor
+    top, left = (half((n - m) / 2) for n, m in zip(pixels.shape, size, strict=False))
+    return pixels[top : top + size[0], left : left + size[1]]
+
+
+def resize_opencv_linear(pixels: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
+    """Resize as OpenCV's INTER_LINEAR does on uint8, to the last bit.
+
+    Two neighbours on each axis and no smoothing while shrinking, in fixed point: weights of 11 bits, 4 bits dropped
+    between the axes. An exact half on both axes is the rounded mean of four pixels.
+
+    Parameters
+    ----------
+    pixels : ndarray of uint8, shape (height, width, channels)
+    height, width : int
+        Of the result.
+    """
+    before = pixels.shape[:2]
+    if before == (height, width):
+        return pixels
+    if before == (2 * height, 2 * width):
+        wide = pixels.astype(np.int32)
+        rows = wide[::2] + wide[1::2]
+        mean: NDArray[np.int32] = (rows[:, ::2] + rows[:, 1::2] + 2) >> 2
+        return mean.astype(np.uint8)
+    x0, x1, a0, a1 = _neighbours(before[1], width, clamp=True)
+    y0, y1, b0, b1 = _neighbours(before[0], height, clamp=False)
+    needed, where = np.unique(np.concatenate([y0, y1]), return_inverse=True)
+    source = pixels[needed]
+    rows = source[:, x0] * a0[:, None]
+    rows += source[:, x1] * a1[:, None]
+    rows >>= 4
+    top, bottom = rows[where[:height]], rows[where[height:]]
+    top *= b0[:, None, None]
+    bottom *= b1[:, None, None]
+    top >>= 16
+    bottom >>= 16
+    top += bottom
+    top += 2
+    top >>= 2
+    result: NDArray[np.uint8] = top.astype(np.uint8)
+    return result
+
+
+def _neighbours(before: int, after: int, *, clamp: bool) -> tuple[NDArray[Any], ...]:
+    """Return both neighbours of each output position on one axis, and their int32 weights of `_BITS` bits.
+
+    OpenCV puts the weight of positions beyond the edge on the edge along a row (`clamp`), but not down a column, where
+    both neighbours are the edge and each is rounded by itself.
+    """
+    scale = 1.0 / (after / before)  # not before / after: the last bit of the position would differ
+    position = ((np.arange(after) + 0.5) * scale - 0.5).astype(np.float32)
+    first = np.floor(position).astype(np.int64)
+    share = position - first.astype(np.float32)
+    if clamp:
+        share[(first < 0) | (first >= before - 1)] = 0
+    one = np.float32(1 << _BITS)
+    weights = (np.rint((np.float32(1) - share) * one).astype(np.int32), np.rint(share * one).astype(np.int32))
+    return np.clip(first, 0, before - 1), np.clip(first + 1, 0, before - 1), *weights
