@@ -56,6 +56,11 @@ PRESETS: dict[str, Recipe] = {
 }
 
 
+def recipe_names() -> tuple[str, ...]:
+    """Return the names that `get_recipe` knows."""
+    return tuple(PRESETS)
+
+
 def get_recipe(source: str | os.PathLike[str] | Recipe, **changes: Any) -> Recipe:
     """Return a recipe by name or from a file, with some fields changed.
 

@@ -7,14 +7,14 @@ import onnx
 import pytest
 
 from quantkit.errors import FormatError, InvalidArgument
-from quantkit.images import PRESETS, Recipe, get_recipe
+from quantkit.images import PRESETS, Recipe, get_recipe, recipe_names
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 def test_the_presets():
-    assert list(PRESETS) == [
+    assert list(recipe_names()) == [
         *("imagenet", "imagenet-v2", "timm", "inception", "dpn", "clip", "caffe", "yolo", "unit", "raw"),
     ]
     assert all(PRESETS[name].name == name for name in PRESETS)
