@@ -9,11 +9,25 @@ from typing import Any
 
 from quantkit import cpu, errors, ops
 from quantkit.qparams import QDType, QParams, choose_qparams, qint8, quint8
+from quantkit.storage import Array, ByteStorage, QUInt8Storage
+from quantkit.tensor import (
+    QTensor,
+    as_tensor,
+    empty,
+    from_buffer,
+    from_dlpack,
+    from_numpy,
+    full,
+    quantize,
+    randint,
+)
 
 # Names that load a heavier part of the house on first use: name -> (module, attribute).
 _LAZY: dict[str, tuple[str, str]] = {}
 
-__all__ = ["QDType", "QParams", "choose_qparams", "cpu", "errors", "ops", "qint8", "quint8"]
+__all__ = ["Array", "ByteStorage", "QTensor", "QUInt8Storage"]
+__all__ += ["as_tensor", "empty", "from_buffer", "from_dlpack", "from_numpy", "full", "quantize", "randint"]
+__all__ += ["QDType", "QParams", "choose_qparams", "cpu", "errors", "ops", "qint8", "quint8"]
 __all__ += list(_LAZY)
 
 

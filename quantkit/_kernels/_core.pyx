@@ -3,6 +3,7 @@
 
 include "isa.pxi"
 include "memory.pxi"
+include "strided.pxi"
 include "operands.pxi"
 include "affine.pxi"
 include "statistics.pxi"

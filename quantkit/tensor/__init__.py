@@ -1,0 +1,15 @@
+"""QTensor: an Array of codes plus its QParams, with its arithmetic and factories."""
+
+from quantkit.tensor.factories import (
+    as_tensor,
+    empty,
+    from_buffer,
+    from_dlpack,
+    from_numpy,
+    full,
+    quantize,
+    randint,
+)
+from quantkit.tensor.qtensor import QTensor
+
+__all__ = ["QTensor", "as_tensor", "empty", "from_buffer", "from_dlpack", "from_numpy", "full", "quantize", "randint"]
