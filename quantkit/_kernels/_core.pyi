@@ -32,6 +32,7 @@ class Memory:
     shared: bool
     resizable: bool
     fd: int
+    offset: int
     origin: Any
     where: str
 

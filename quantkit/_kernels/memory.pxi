@@ -60,6 +60,7 @@ cdef class Memory:
     cdef readonly bint shared       # other processes that map it see the writes
     cdef readonly bint resizable    # nobody else can hold these bytes, so that a resize may abandon them
     cdef readonly int fd            # of a map: owned, for sending and for looking at the file's length; else -1
+    cdef readonly long offset       # of a map: first byte in its file
     cdef readonly object origin     # of a map: what errors call it, "file 'x.bin'"
     cdef home_t home
     cdef Py_buffer source
@@ -135,6 +136,7 @@ cdef class Memory:
         self.shared = shared
         self.writable = writable
         self.origin = origin
+        self.offset = offset
         self.file_end = offset + nbytes if may_shrink else 0
         if nbytes == 0:
             self.ptr = <char *>&self.file_end  # a place to point at; nothing is read or written through it

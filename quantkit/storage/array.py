@@ -74,7 +74,8 @@ class Array(ArrayBase, NDArrayOperatorsMixin):
 
         Never bound to a name: it must be gone when the call ends, also when it ends with an error.
         """
-        return np.asarray(self if self._type.dtype is self._type.wire else Wire(self))
+        # Through a memoryview, because NumPy itself would hide why an export was refused.
+        return np.asarray(memoryview(self if self._type.dtype is self._type.wire else Wire(self)))
 
     @property
     def dtype(self) -> np.dtype[Any]:

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Self
 
+    from numpy.typing import NDArray
+
     from quantkit.storage.array import Array
     from quantkit.storage.quint8 import QUInt8Storage
-    from quantkit.storage.shared import Handle
+    from quantkit.storage.transport import Handle
 
 
 def as_byte(value: SupportsIndex) -> int:
@@ -77,7 +79,7 @@ class ByteStorage(StorageBase):
 
     def __new__(cls, source: SupportsIndex | Iterable[int] = 0) -> Self:
         if hasattr(source, "__index__"):
-            return cls.empty(source)
+            return cls.empty(source)  # type: ignore[arg-type]
         try:
             data = bytes([as_byte(v) for v in source])
         except TypeError:
@@ -173,10 +175,15 @@ class ByteStorage(StorageBase):
         """
         from quantkit.storage.mapped import map_file
 
-        return cls._of(map_file(path, shared, size, offset, writable))
+        made = cls._of(map_file(path, shared, size, offset, writable))
+        if shared:
+            from quantkit.storage.transport import register
 
-    @classmethod
-    def from_handle(cls, handle: Handle) -> Self:
+            register(made)
+        return made
+
+    @staticmethod
+    def from_handle(handle: Handle) -> ByteStorage:
         """Return the storage behind a `handle()`, mapped once however often it is asked for.
 
         Raises
@@ -184,9 +191,9 @@ class ByteStorage(StorageBase):
         StorageError
             When the process that made the handle has ended, or no longer holds those bytes.
         """
-        from quantkit.storage.shared import attach
+        from quantkit.storage.transport import attach
 
-        return attach(cls, handle)
+        return attach(handle)
 
     @property
     def device(self) -> str:
@@ -302,7 +309,8 @@ class ByteStorage(StorageBase):
         OutOfMemory, StorageError
             When the shared memory, or a file descriptor for it, cannot be had.
         """
-        from quantkit.storage.shared import allocate, register
+        from quantkit.storage.shared import allocate
+        from quantkit.storage.transport import register
 
         while not (memory := self._memory).shared:
             self._check_free("share_memory_")
@@ -311,17 +319,17 @@ class ByteStorage(StorageBase):
         return self
 
     def handle(self) -> Handle:
-        """Return a small picklable value from which any process of this user can `from_handle` these bytes.
+        """Return a small tuple from which any process of this user gets these bytes by `from_handle`.
 
-        It may be sent to any number of processes, any number of times, and holds nothing: this storage must stay
-        alive until they have it. Linux only.
+        It may be sent in any way, to any number of processes, any number of times. It holds nothing: this storage
+        must stay alive until they have fetched it.
 
         Raises
         ------
         StorageError
-            When the bytes are not shared, or the system has no /proc.
+            When the bytes are not shared.
         """
-        from quantkit.storage.shared import handle_of
+        from quantkit.storage.transport import handle_of
 
         return handle_of(self)
 
@@ -336,6 +344,10 @@ class ByteStorage(StorageBase):
         from quantkit.storage.quint8 import QUInt8Storage
 
         return QUInt8Storage._make(self, BYTE, as_shape(shape) if shape else (len(self),))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        # NumPy comes here only when the buffer was refused; this says why.
+        return self._flat().__array__(dtype, copy)
 
     def __dlpack__(self, **kwargs: Any) -> Any:
         return self._flat().__dlpack__(**kwargs)

@@ -286,7 +286,7 @@ class QTensor(CodesBase, NDArrayOperatorsMixin):
         Raises
         ------
         InvalidQParams
-            When the shape splits or merges the channel axis.
+            When the channels would no longer lie along one axis.
         """
         return self._rearranged("reshape", shape)
 
