@@ -1,0 +1,120 @@
+"""Constant folding, as far as weights need it.
+
+A weight may hide in a Constant node, behind Identity, Cast, Transpose or Reshape, or be computed from other
+constants. All of these become initializers here. What would blow up the file (a ConstantOfShape, an Expand, a Tile)
+stays a node.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, helper
+
+from quantkit.graph.ir import Graph, Model, Node
+from quantkit.graph.tensors import from_array
+
+# Cheap, deterministic, and no larger than what they read.
+_FOLDABLE = frozenset(
+    "Identity Cast Transpose Reshape Squeeze Unsqueeze Flatten Neg Abs Sqrt Reciprocal Exp Log Add Sub Mul Div Pow "
+    "Concat Slice Gather Shape Size Min Max Clip Equal Not And Or Greater Less Where Split Floor Ceil Range "
+    "ReduceProd ReduceSum ReduceMax ReduceMin".split()
+)
+_SMALL_BYTES = 4096
+
+
+def fold_constants(model: Model) -> None:
+    """Turn Constant nodes and what is computed from constants alone into initializers, bodies included."""
+    for graph in model.graph.walk():
+        _fold_graph(graph)
+    model.graph.drop_unused()
+
+
+def _fold_graph(graph: Graph) -> None:
+    outputs = set(graph.output_names)
+    for node in graph.sorted_nodes():
+        if node.is_op("Constant"):
+            tensor = _constant_tensor(node)
+            if tensor is not None and node.outputs[0] not in outputs:
+                graph.remove(node)
+                tensor.name = node.outputs[0]
+                graph.initializers[tensor.name] = tensor
+        elif node.is_op("Identity") and node.outputs[0] not in outputs and graph.scope_of(node.inputs[0]):
+            source = node.inputs[0]
+            graph.remove(node)
+            graph.replace_uses(node.outputs[0], source)
+        elif node.is_op(*_FOLDABLE) and not node.bodies:
+            _fold_node(graph, node, outputs)
+
+
+def _constant_tensor(node: Node) -> TensorProto | None:
+    for name, attribute in node.attributes.items():
+        if name == "value":
+            tensor = TensorProto()
+            tensor.CopyFrom(attribute.t)
+            return tensor
+        dtypes: dict[str, Any] = {
+            "value_float": np.float32,
+            "value_floats": np.float32,
+            "value_int": np.int64,
+            "value_ints": np.int64,
+        }
+        value = helper.get_attribute_value(attribute)
+        if name in dtypes:
+            return from_array(np.asarray(value, dtypes[name]), "")
+        if name in ("value_string", "value_strings"):
+            return from_array(np.asarray(value, dtype=object), "")
+    return None  # a sparse value stays a node
+
+
+def _fold_node(graph: Graph, node: Node, outputs: set[str]) -> None:
+    inputs = [name for name in node.inputs if name]
+    if not inputs or not all(graph.is_constant(name) for name in inputs) or outputs & set(node.outputs):
+        return
+    values = [graph.array(name) if name else None for name in node.inputs]
+    results = evaluate(node, values, graph.model)
+    if results is None:
+        return
+    budget = max(_SMALL_BYTES, 2 * sum(v.nbytes for v in values if v is not None))
+    if sum(r.nbytes for r in results) > budget:
+        return
+    graph.remove(node)
+    for name, result in zip(node.outputs, results, strict=True):
+        if name:
+            graph.initializers[name] = from_array(result, name)
+
+
+def evaluate(node: Node, values: list[np.ndarray[Any, Any] | None], model: Model) -> list[np.ndarray[Any, Any]] | None:
+    """Return what `node` computes from `values`, or None where that cannot be told."""
+    if node.is_op("Transpose") and values[0] is not None:
+        # The most frequent one, and a weight: a view is enough.
+        perm = node.get("perm") or tuple(reversed(range(values[0].ndim)))
+        return [np.transpose(values[0], perm)]
+    from onnx.reference import ReferenceEvaluator
+
+    names = [f"x{i}" if value is not None else "" for i, value in enumerate(values)]
+    outputs = [f"y{i}" if name else "" for i, name in enumerate(node.outputs)]
+    single = Node(node.op_type, names, outputs)
+    single.attributes = node.attributes
+    feeds = {name: value for name, value in zip(names, values, strict=True) if value is not None}
+    proto = helper.make_model(
+        helper.make_graph(
+            [single.to_proto(model.tensors)],
+            "fold",
+            [
+                helper.make_tensor_value_info(k, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
+                for k, v in feeds.items()
+            ],
+            [helper.make_empty_tensor_value_info(name) for name in outputs if name],
+        ),
+        opset_imports=[helper.make_opsetid("", model.opset)],
+    )
+    try:
+        with np.errstate(all="ignore"):
+            results = ReferenceEvaluator(proto).run(None, feeds)
+    except Exception:
+        # Whatever the evaluator cannot do stays a node: folding is an opportunity, never a need.
+        return None
+    found = [np.asarray(r) for r in results]
+    return found if len(found) == sum(map(bool, node.outputs)) == len(node.outputs) else None
