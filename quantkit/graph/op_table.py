@@ -18,6 +18,7 @@ class Kind(Enum):
 
     WEIGHTED = "weighted"  # the arithmetic that int8 is for: Conv, Gemm, MatMul
     ARITHMETIC = "arithmetic"  # has an int8 form of its own, worth it only between int8 neighbours
+    FACTOR = "factor"  # int8 only where it multiplies by a positive constant
     PASS = "pass"  # moves or selects values: output shares scale and zero point with its input
     CLAMP = "clamp"  # a bound that the quantized range itself can express
     FLOAT = "float"  # computed in float
@@ -59,6 +60,7 @@ TABLE: dict[str, OpRow] = {
     "MatMul": OpRow(Kind.WEIGHTED, data=(0, 1), weight=1, dynamic=True, qoperator="QLinearMatMul"),
     "Add": OpRow(Kind.ARITHMETIC, data=(0, 1)),
     "Mul": OpRow(Kind.ARITHMETIC, data=(0, 1)),
+    "Div": OpRow(Kind.FACTOR, data=(0, 1)),
     "Concat": OpRow(Kind.ARITHMETIC, data=None),
     "GlobalAveragePool": OpRow(Kind.ARITHMETIC),
     "AveragePool": OpRow(Kind.ARITHMETIC),
