@@ -23,7 +23,9 @@ from quantkit.tensor import (
 )
 
 # Names that load a heavier part of the house on first use: name -> (module, attribute).
-_LAZY: dict[str, tuple[str, str]] = {}
+_LAZY: dict[str, tuple[str, str]] = {
+    "quantize_model": ("quantkit.models.quantizer", "quantize_model"),
+}
 
 __all__ = ["Array", "ByteStorage", "QTensor", "QUInt8Storage"]
 __all__ += ["as_tensor", "empty", "from_buffer", "from_dlpack", "from_numpy", "full", "quantize", "randint"]

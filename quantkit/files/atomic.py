@@ -27,12 +27,19 @@ def _failed(path: str, error: OSError) -> OutputError:
     return OutputError(f"cannot write {path}: {_reason(error)}")
 
 
-class _OutputFile(io.FileIO):
-    """The temporary file: `write` takes all it is given, and its errors name the final path."""
+class OutputFile(io.FileIO):
+    """The temporary file: `write` takes all it is given, and its errors name the final path.
 
-    def __init__(self, descriptor: int, target: str) -> None:
+    Attributes
+    ----------
+    temporary : str
+        Where it lies until it is renamed, for whoever wants to check the file before that.
+    """
+
+    def __init__(self, descriptor: int, target: str, temporary: str) -> None:
         super().__init__(descriptor, "w+b")
         self._target = target
+        self.temporary = temporary
 
     def write(self, data: Any, /) -> int:
         left = memoryview(data)
@@ -93,7 +100,7 @@ def _sync_folder(folder: str) -> None:
 
 
 @contextlib.contextmanager
-def atomic_write(path: str | os.PathLike[str]) -> Iterator[io.FileIO]:
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[OutputFile]:
     """Open a binary file that becomes `path` when the block ends, or vanishes when the block raises.
 
     Parameters
@@ -103,7 +110,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[io.FileIO]:
 
     Yields
     ------
-    io.FileIO
+    OutputFile
         Unbuffered, seekable and readable; each `write` takes all it is given. It lies in the folder of `path` under a
         temporary name (``.quantkit-*.tmp``); at the end it is synced, renamed to `path`, and the folder is synced.
 
@@ -122,7 +129,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[io.FileIO]:
             descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except OSError as e:
             raise _failed(shown, e) from e
-        with _OutputFile(descriptor, shown) as file:
+        with OutputFile(descriptor, shown, temporary) as file:
             yield file
             try:
                 os.fsync(descriptor)

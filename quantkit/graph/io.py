@@ -142,15 +142,35 @@ def save_model(model: Model, path: str | os.PathLike[str], *, check: Callable[[P
             raise ModelError(f"{target}: the graph itself is too large for an ONNX file: {error}") from None
         with atomic_write(target) as file:
             file.write(blob)
-            file.flush()
             if check is not None:
-                check(Path(file.name))
+                check(Path(file.temporary))
     except BaseException:
         if data_path is not None and is_new:
             with suppress(OSError):
                 data_path.unlink()
         raise
     return target
+
+
+def model_bytes(model: Model) -> bytes:
+    """Return `model` as the bytes of one file, external data included; the same model gives the same bytes.
+
+    Raises
+    ------
+    ModelError
+        When that exceeds what protobuf can hold.
+    """
+    proto = model.to_proto()
+    for tensor in _all_tensors(proto.graph):
+        if is_external(tensor):
+            raw = bytes(_raw(tensor, model.tensors))
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+            tensor.raw_data = raw
+    try:
+        return proto.SerializeToString(deterministic=True)
+    except (EncodeError, ValueError):
+        raise ModelError(f"{model.tensors.where}: exceeds 2 GB and needs an output path") from None
 
 
 def _write_data(tensors: list[TensorProto], reader: TensorReader, target: Path) -> tuple[Path, bool]:

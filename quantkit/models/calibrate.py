@@ -7,18 +7,19 @@ not run (an empty tensor, a type without a reduction), the tensors themselves ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import onnx
 from onnx import ModelProto, TensorProto, helper
 
 from quantkit import ops
 from quantkit.errors import CalibrationError, ModelError
+from quantkit.models.inputs import Feed
+from quantkit.models.runtime import Session, open_session
 
-Feeds = Mapping[str, np.ndarray[Any, Any]]
+_TITLE = "the float model"
 
 
 @dataclass
@@ -74,33 +75,6 @@ class Calibration:
         return self.tensors.get(name) or TensorStats()
 
 
-def make_session(model: bytes | ModelProto, *, threads: int | None = None, optimize: bool = True) -> Any:
-    """Return a quiet onnxruntime session on the CPU.
-
-    Raises
-    ------
-    ModelError
-        When onnxruntime cannot load the model.
-    """
-    import onnxruntime as ort
-
-    options = ort.SessionOptions()
-    options.log_severity_level = 4
-    if threads is not None:
-        options.intra_op_num_threads = threads
-    if not optimize:
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    data = model if isinstance(model, bytes) else model.SerializeToString()
-    try:
-        return ort.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    except Exception as error:
-        raise ModelError(f"onnxruntime cannot load the model: {_first_line(error)}") from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
 def _with_outputs(proto: ModelProto, names: Iterable[str]) -> ModelProto:
     """Return `proto` whose only outputs are `names`; their types are left to onnxruntime."""
     out = ModelProto()
@@ -127,16 +101,16 @@ class Observer:
         wanted = dict.fromkeys(names)
         inputs = {value.name: value.type.tensor_type.elem_type for value in proto.graph.input}
         made = [name for name in wanted if name not in inputs]
-        self._fetcher = make_session(_with_outputs(proto, made or [proto.graph.output[0].name]))
-        types = {output.name: output.type for output in self._fetcher.get_outputs()}
+        self._fetcher = open_session(_with_outputs(proto, made or [proto.graph.output[0].name]), _TITLE)
+        types = dict(zip(self._fetcher.outputs, self._fetcher.output_types, strict=True))
         self.names = [
             name
             for name in wanted
             if types.get(name) == "tensor(float)" or inputs.get(name) == TensorProto.FLOAT
         ]
         self._made = set(made)
-        self._reducer: Any = make_session(self._reducing_model()) if self.names else None
-        self.input_names = {value.name for value in self._fetcher.get_inputs()}
+        self._reducer: Session | None = open_session(self._reducing_model(), _TITLE) if self.names else None
+        self.input_names = {spec.name for spec in self._fetcher.inputs}
         self.result = Calibration({name: TensorStats() for name in self.names})
 
     def _reducing_model(self) -> ModelProto:
@@ -153,7 +127,7 @@ class Observer:
                 out.graph.output.add(name=output)
         return out
 
-    def update(self, feeds: Feeds) -> None:
+    def update(self, feeds: Feed) -> None:
         """Run one batch.
 
         Raises
@@ -167,8 +141,8 @@ class Observer:
         values: list[Any] | None = None
         if self._reducer is not None:
             try:
-                values = self._reducer.run(None, dict(feeds))
-            except Exception:
+                values = self._reducer.run(feeds)
+            except ModelError:
                 # A reduction that does not run (an empty tensor) must not end the calibration.
                 self._reducer = None
         if values is None:
@@ -183,12 +157,12 @@ class Observer:
                 odd.append(name)
         self._fetch(feeds, odd)
 
-    def _fetch(self, feeds: Feeds, names: Sequence[str]) -> None:
+    def _fetch(self, feeds: Feed, names: Sequence[str]) -> None:
         made = [name for name in names if name in self._made]
         try:
-            fetched = dict(zip(made, self._fetcher.run(made, dict(feeds)), strict=True)) if made else {}
-        except Exception as error:
-            raise CalibrationError(f"the float model fails on a calibration sample: {_first_line(error)}") from None
+            fetched = dict(zip(made, self._fetcher.run(feeds, made), strict=True)) if made else {}
+        except ModelError as error:
+            raise CalibrationError(f"{error} (on a calibration sample)") from None
         for name in names:
             value = np.asarray(fetched[name] if name in fetched else feeds[name])
             low, high, nonfinite = ops.finite_range(value)
@@ -204,7 +178,7 @@ class Observer:
         return self.result
 
 
-def calibrate(proto: ModelProto, names: Iterable[str], batches: Iterable[Feeds]) -> Calibration:
+def calibrate(proto: ModelProto, names: Iterable[str], batches: Iterable[Feed]) -> Calibration:
     """Observe the tensors `names` of `proto` over `batches`; one batch is alive at a time.
 
     Raises
@@ -221,11 +195,3 @@ def calibrate(proto: ModelProto, names: Iterable[str], batches: Iterable[Feeds])
         raise CalibrationError("the calibration data has no samples")
     return observer.finish()
 
-
-def infer_value_info(proto: ModelProto) -> None:
-    """Add the element types that onnx can tell to `proto`, in place; a model it cannot read stays as it is."""
-    try:
-        inferred = onnx.shape_inference.infer_shapes(proto)
-    except Exception:
-        return
-    proto.CopyFrom(inferred)

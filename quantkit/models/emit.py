@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ class Emitter:
     def constant(self, values: Any, hint: str) -> str:
         """Return the name of an initializer with these values."""
         array = np.asarray(values)
-        key = (array.dtype.str, array.shape, array.tobytes())
+        key = (array.dtype.str, array.shape, hashlib.sha256(np.ascontiguousarray(array)).digest())
         if key not in self._constants:
             self._constants[key] = self.graph.add_constant(hint, array)
         return self._constants[key]
@@ -37,8 +38,8 @@ class Emitter:
     def node(
         self, op_type: str, inputs: list[str], output: str, before: Node, *, domain: str = "", **attributes: Any
     ) -> Node:
-        """Add a node that makes `output`, named after it."""
-        name = self.fresh(f"{output}_{op_type}")
+        """Add a node that makes `output` and bears its name."""
+        name = self.fresh(output)
         added = Node(op_type, inputs, [output], name=name, domain=domain, **attributes)
         return self.graph.add(added, before=before)
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from quantkit.graph import FLOAT_TYPES, Graph, Node, element_type
-from quantkit.graph.op_table import Kind, data_inputs, is_pass_through, row, weight_axis
+from quantkit.graph.op_table import Kind, data_inputs, is_pass_through, row
 from quantkit.models.calibrate import Calibration
 from quantkit.qparams import QParams, choose_qparams, qint8, quint8
 

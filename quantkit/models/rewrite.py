@@ -5,22 +5,14 @@ A born tensor keeps its name on the output of its DequantizeLinear, so that none
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from quantkit.graph import Graph, Node
 from quantkit.graph.op_table import Kind, data_inputs, row, weight_axis
 from quantkit.models.bias import split_all, split_bias
 from quantkit.models.emit import Emitter
-from quantkit.models.plan import NodePlan, Plan, constant_qparams
-from quantkit.models.weights import (
-    Array,
-    QuantizedWeight,
-    least_scale,
-    quantize_bias,
-    quantize_weight,
-)
+from quantkit.models.plan import Plan, constant_qparams
+from quantkit.models.weights import Array, QuantizedWeight, least_scale, quantize_bias, quantize_weight
 from quantkit.qparams import QParams
 
 
@@ -32,7 +24,7 @@ class QdqWriter:
     graph : Graph
         Changed in place.
     plan : Plan
-        Of this graph. The reasons of nodes that turn out otherwise are corrected in it.
+        Of this graph.
     """
 
     def __init__(self, graph: Graph, plan: Plan) -> None:
@@ -107,9 +99,9 @@ class QdqWriter:
         key = (name, axis)
         found = self._weights[key]
         if key not in self._weight_names:
-            codes = self.emit.constant(found.codes, f"{name}_quantized")
+            codes = self.emit.constant(found.codes, f"{name}_q")
             self._weight_names[key] = self.emit.dequantize(
-                codes, self.emit.fresh(f"{name}_dequantized"), found.qparams, node, np.int8
+                codes, self.emit.fresh(f"{name}_dq"), found.qparams, node, np.int8
             )
         return self._weight_names[key], found
 
@@ -125,9 +117,9 @@ class QdqWriter:
         key = (name, signed)
         if key not in self._reads:
             dtype = np.int8 if signed else np.uint8
-            codes = self.emit.quantize(name, self.emit.fresh(f"{name}_quantized"), params, node, dtype)
+            codes = self.emit.quantize(name, self.emit.fresh(f"{name}_q"), params, node, dtype)
             self._reads[key] = self.emit.dequantize(
-                codes, self.emit.fresh(f"{name}_dequantized"), params, node, dtype
+                codes, self.emit.fresh(f"{name}_dq"), params, node, dtype
             )
         return self._reads[key]
 
@@ -136,8 +128,8 @@ class QdqWriter:
         params = constant_qparams(values)
         with np.errstate(over="ignore"):
             codes = np.clip(np.rint(values.astype(np.float64) / params.scale) + params.zero_point, 0, 255)
-        stored = self.emit.constant(codes.astype(np.uint8), f"{name}_quantized")
-        return self.emit.dequantize(stored, self.emit.fresh(f"{name}_dequantized"), params, node)
+        stored = self.emit.constant(codes.astype(np.uint8), f"{name}_q")
+        return self.emit.dequantize(stored, self.emit.fresh(f"{name}_dq"), params, node)
 
     def give_codes(self, node: Node, made_by: Node) -> None:
         """Quantize the output of `node`, a clamp behind it absorbed; `made_by` is the node that makes it now."""
@@ -154,7 +146,7 @@ class QdqWriter:
         outputs = list(node.outputs)
         outputs[index] = self.emit.fresh(f"{name}_float")
         self.graph.set_outputs(node, outputs)
-        self.codes[name] = self.emit.quantize(outputs[index], self.emit.fresh(f"{name}_quantized"), params, node)
+        self.codes[name] = self.emit.quantize(outputs[index], self.emit.fresh(f"{name}_q"), params, node)
         self.emit.dequantize(self.codes[name], name, params, node)
 
     # Nodes
@@ -210,8 +202,8 @@ class QdqWriter:
         if found is None:
             return None  # onnxruntime then adds it in float
         codes, scale = found
-        stored = self.emit.constant(codes, f"{name}_quantized")
-        output = self.emit.fresh(f"{name}_dequantized")
+        stored = self.emit.constant(codes, f"{name}_q")
+        output = self.emit.fresh(f"{name}_dq")
         return self.emit.dequantize(stored, output, QParams(scale, 0, 0), node, np.int32)
 
     def _write_hard_sigmoid(self, node: Node) -> None:
@@ -232,12 +224,3 @@ class QdqWriter:
 def rewrite_qdq(graph: Graph, plan: Plan) -> None:
     """Write `plan` into `graph` in QDQ form."""
     QdqWriter(graph, plan).write()
-
-
-def correct(plan: Plan, node: Node, decision: str, reason: str) -> None:
-    """Record that `node` turned out otherwise than planned."""
-    plan.nodes[node] = NodePlan(decision, reason)
-
-
-__all__ = ["QdqWriter", "correct", "rewrite_qdq"]
-_ = Any

@@ -36,6 +36,8 @@ class Session:
     outputs : list of str
     output_shapes : list
         As the model declares them; free dimensions are names or None.
+    output_types : list of str
+        As onnxruntime writes them: ``tensor(float)``.
     """
 
     def __init__(self, raw: Any, title: str) -> None:
@@ -43,9 +45,10 @@ class Session:
         self.inputs = [_spec(item, title) for item in raw.get_inputs()]
         self.outputs = [item.name for item in raw.get_outputs()]
         self.output_shapes = [item.shape for item in raw.get_outputs()]
+        self.output_types = [item.type for item in raw.get_outputs()]
 
-    def run(self, feed: Feed) -> list[Any]:
-        """Run on one feed and return every output in order.
+    def run(self, feed: Feed, outputs: list[str] | None = None) -> list[Any]:
+        """Run on one feed and return every output in order, or only `outputs`.
 
         Raises
         ------
@@ -53,7 +56,7 @@ class Session:
             When onnxruntime refuses; the message says why.
         """
         try:
-            return list(self._raw.run(self.outputs, feed))
+            return list(self._raw.run(self.outputs if outputs is None else outputs, feed))
         except Exception as error:
             raise ModelError(f"{self.title} does not run in onnxruntime: {one_line(error)}") from None
 

@@ -1,0 +1,125 @@
+"""From decisions to a rewritten model: static, dynamic and weight-only, every graph of the model."""
+
+from __future__ import annotations
+
+from quantkit.graph import Graph, Model, Node
+from quantkit.graph.op_table import WEIGHT_OPS, Kind, row, weight_inputs
+from quantkit.models.bias import merge_bias, split_all
+from quantkit.models.calibrate import Calibration
+from quantkit.models.dynamic import DynamicWriter, dynamic_problem
+from quantkit.models.plan import NodePlan, Plan, Planner
+from quantkit.models.qoperator import rewrite_qoperator
+from quantkit.models.rewrite import rewrite_qdq
+from quantkit.models.weight_only import WeightOnlyWriter, weight_problem
+
+Decisions = dict[Node, NodePlan]
+
+# Dequantizing a weight costs onnxruntime about as much as this many of its multiply-accumulates, so a weight must be
+# used at ten times as many positions before storing it in int8 costs next to nothing.
+_POSITIONS_THAT_PAY = 2048
+
+
+def quantize_static(
+    model: Model, calibration: Calibration, excluded: dict[Node, str], form: str
+) -> tuple[Decisions, Plan]:
+    """Rewrite `model` in static form; weights that cannot be used in int8 are at least stored so where that is free.
+
+    Returns
+    -------
+    decisions : dict of Node to NodePlan
+    plan : Plan
+        Of the main graph.
+    """
+    graph = model.graph
+    merged = merge_bias(graph, set(excluded))
+    plan = Planner(graph, calibration, excluded).make()
+    decisions = plan.nodes
+    _store_remaining(graph, decisions, excluded, calibration)
+    rewrite_qdq(graph, plan)
+    for add, product in merged.items():
+        decisions[add] = NodePlan(decisions[product].decision, f"bias of {product!r}")
+    for body in list(graph.walk())[1:]:
+        found: Decisions = {
+            node: NodePlan("float", "lies in a body, whose ranges are not calibrated") for node in body.nodes
+        }
+        _store_remaining(body, found, excluded, None)
+        decisions.update(found)
+    if form == "qoperator":
+        rewrite_qoperator(graph)
+    model.graph.drop_unused()
+    return decisions, plan
+
+
+def _store_remaining(
+    graph: Graph, decisions: Decisions, excluded: dict[Node, str], calibration: Calibration | None
+) -> None:
+    """Give float nodes int8 weights where dequantizing them costs next to nothing."""
+    writer = WeightOnlyWriter(graph)
+    for node in graph.sorted_nodes():
+        if row(node).kind is not Kind.WEIGHTED or node in excluded or decisions[node].decision != "float":
+            continue
+        reason = decisions[node].reason
+        problem = weight_problem(graph, node)
+        if problem is None and _is_free(graph, node, calibration):
+            writer.write(node)
+            decisions[node] = NodePlan("weight_only", reason)
+        elif problem is None:
+            decisions[node] = NodePlan("float", f"{reason}; dequantizing its weight at each run would be slower")
+    split_all(graph)
+
+
+def _is_free(graph: Graph, node: Node, calibration: Calibration | None) -> bool:
+    if node.is_op("MatMul", "Gemm"):
+        return True
+    if calibration is None:
+        return False
+    shape = calibration[node.inputs[0]].shape
+    positions = 1
+    for length in shape[2:]:
+        positions *= length
+    return bool(shape) and positions * max(1, shape[0]) >= _POSITIONS_THAT_PAY
+
+
+def quantize_weights_only(model: Model, excluded: dict[Node, str]) -> Decisions:
+    """Rewrite `model` so that every weight that can be is stored in int8 and dequantized before use."""
+    return _each_graph(model, excluded, None)
+
+
+def quantize_dynamic(model: Model, excluded: dict[Node, str], target: str) -> Decisions:
+    """Rewrite `model` in dynamic form; weights without such a form are stored in int8."""
+    return _each_graph(model, excluded, target)
+
+
+def _each_graph(model: Model, excluded: dict[Node, str], dynamic_target: str | None) -> Decisions:
+    decisions: Decisions = {}
+    for graph in list(model.graph.walk()):
+        merged = merge_bias(graph, set(excluded))
+        weights, dynamic = WeightOnlyWriter(graph), DynamicWriter(graph)
+        for node in graph.sorted_nodes():
+            found = _verdict(graph, node, excluded, dynamic_target)
+            decisions[node] = found
+            if found.decision == "dynamic":
+                dynamic.write(node)
+            elif found.decision == "weight_only":
+                weights.write(node)
+        for add, product in merged.items():
+            decisions[add] = NodePlan(decisions[product].decision, f"bias of {product!r}")
+        split_all(graph)
+    model.graph.drop_unused()
+    return decisions
+
+
+def _verdict(graph: Graph, node: Node, excluded: dict[Node, str], dynamic_target: str | None) -> NodePlan:
+    if node in excluded:
+        return NodePlan("float", f"excluded by {excluded[node]!r}")
+    if node.op_type not in WEIGHT_OPS or not any(graph.is_constant(node.input(p)) for p in weight_inputs(node)):
+        return NodePlan("float", f"{node.op_type} is computed in float")
+    problem = weight_problem(graph, node)
+    if problem is not None:
+        return NodePlan("float", problem)
+    if dynamic_target is None:
+        return NodePlan("weight_only", "int8 weight, float arithmetic")
+    problem = dynamic_problem(graph, node, dynamic_target)
+    if problem is None:
+        return NodePlan("dynamic", "activations quantized at run time")
+    return NodePlan("weight_only", problem)

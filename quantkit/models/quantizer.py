@@ -1,0 +1,322 @@
+"""`quantize_model`: the stages in their order."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import onnx
+
+from quantkit.errors import CalibrationError, InvalidArgument, ModelError
+from quantkit.files.atomic import check_output
+from quantkit.graph import Model, load_model, save_model
+from quantkit.graph.io import ModelSource, model_bytes
+from quantkit.models.account import Account
+from quantkit.models.calibrate import Calibration, calibrate
+from quantkit.models.data import FeedSource, open_data
+from quantkit.models.forms import quantize_dynamic, quantize_static, quantize_weights_only
+from quantkit.models.plan import Plan, observed_tensors
+from quantkit.models.prepare import prepare
+from quantkit.models.report import QuantizationResult, Report, TensorRange
+from quantkit.models.runtime import Session, describe_model, open_session
+from quantkit.models.selection import match_excluded
+from quantkit.models.verify import measure_latency, verify
+from quantkit.qparams import QParams
+
+MODES = ("static", "dynamic", "weight_only")
+FORMATS = ("qdq", "qoperator")
+TARGETS = ("onnxruntime", "portable")
+_INT8_OPS = ("DequantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger", "ConvInteger")
+
+Progress = Callable[[str, int, int | None], None]
+
+
+def quantize_model(
+    model: ModelSource,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    calibration: Any = None,
+    mode: str = "static",
+    format: str = "qdq",
+    target: str = "onnxruntime",
+    preset: Any = None,
+    exclude: Iterable[str] = (),
+    limit: int | None = None,
+    seed: int = 0,
+    measure: bool = True,
+    class_axis: int | None = None,
+    progress: Progress | None = None,
+) -> QuantizationResult:
+    """Quantize an ONNX model to int8, and measure what that did to it.
+
+    Parameters
+    ----------
+    model : path, bytes or ModelProto
+        The float model; never changed.
+    output : path, optional
+        Where to write the int8 model. It is only written once it loads in onnxruntime, passes onnx.checker and ran on
+        the held-out samples.
+    calibration : optional
+        Samples: an image folder, an .npz or .npy file or a folder of them, or an iterable of ``{input: array}``.
+        Needed for ``mode="static"``; elsewhere used to measure agreement.
+    mode : {"static", "dynamic", "weight_only"}
+        Calibrated int8 activations and weights; activations quantized at run time; int8 weights and float arithmetic.
+    format : {"qdq", "qoperator"}
+        How static int8 is written.
+    target : {"onnxruntime", "portable"}
+        ``"portable"`` avoids every operator outside ai.onnx and forms that only onnxruntime runs well.
+    preset : str or Recipe, optional
+        How images are prepared.
+    exclude : iterable of str
+        Node names, tensor names, operator types, or glob patterns over names, to leave float.
+    limit : int, optional
+        Use at most this many samples.
+    seed : int
+        Chooses the samples that are held out.
+    measure : bool
+        Compare with the float model, and time both.
+    class_axis : int, optional
+        Axis of the first output along which classes lie.
+    progress : callable, optional
+        Called as ``progress(stage, done, total)``.
+
+    Returns
+    -------
+    QuantizationResult
+
+    Raises
+    ------
+    ModelError
+        When the model cannot be loaded or run, is int8 already, or has nothing that can be quantized.
+    CalibrationError
+        When the samples do not fit the model, or static quantization got none.
+    InvalidArgument
+        For an unknown option, or an entry of `exclude` that matches nothing.
+    OutputError
+        When the output cannot be written; nothing is left behind.
+    """
+    for value, known, what in ((mode, MODES, "mode"), (format, FORMATS, "format"), (target, TARGETS, "target")):
+        if value not in known:
+            raise InvalidArgument(f"{what} must be one of {', '.join(known)}, got {value!r}")
+    if mode == "static" and calibration is None:
+        raise CalibrationError('static quantization needs samples: give calibration=, or mode="dynamic"')
+    if output is not None:
+        check_output(output)
+    return _Job(model, mode, format, target, progress).run(
+        output, calibration, preset, exclude, limit, seed, measure, class_axis
+    )
+
+
+class _Job:
+    """One call of `quantize_model`."""
+
+    def __init__(self, source: ModelSource, mode: str, form: str, target: str, progress: Progress | None) -> None:
+        self.source, self.mode, self.form, self.target = source, mode, form, target
+        self._progress = progress
+        named = isinstance(source, (str, os.PathLike))
+        self.report = Report(source=str(source) if named else None, versions=_versions())
+        self.report.options = {"mode": mode, "format": form, "target": target}
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        started = time.perf_counter()
+        self.tell(name, 0, None)
+        yield
+        self.report.timings[name] = time.perf_counter() - started
+
+    def tell(self, stage: str, done: int, total: int | None) -> None:
+        if self._progress is not None:
+            self._progress(stage, done, total)
+
+    def run(
+        self,
+        output: str | os.PathLike[str] | None,
+        samples: Any,
+        preset: Any,
+        exclude: Iterable[str],
+        limit: int | None,
+        seed: int,
+        measure: bool,
+        class_axis: int | None,
+    ) -> QuantizationResult:
+        report = self.report
+        excluded_entries = [exclude] if isinstance(exclude, str) else list(exclude)
+        report.options |= {"preset": None if preset is None else str(preset), "exclude": excluded_entries}
+        with self.stage("load"):
+            model = load_model(self.source)
+            float_checks_fully = _passes_full_check(self.source)
+            session = open_session(self.source, describe_model(self.source))
+            feeds, held_out = self._open(session, samples, preset, limit, seed)
+            _refuse_int8(model)
+        with self.stage("prepare"):
+            excluded = match_excluded(model, excluded_entries)
+            model = prepare(model)
+        seen = self._calibrate(model, feeds) if self.mode == "static" and feeds is not None else None
+        with self.stage("rewrite"):
+            self._rewrite(model, seen, excluded)
+            _stamp(model, report)
+        agreement: list[Any] = []
+
+        def check(candidate: Path | bytes) -> None:
+            """Reload the candidate; what raises here keeps it from being written."""
+            given = str(candidate) if isinstance(candidate, Path) else candidate
+            _check(given, float_checks_fully)
+            open_session(given, "the quantized model")
+            if measure and held_out is not None:
+                with self.stage("verify"):
+                    agreement.append(verify(self.source, given, held_out, class_axis=class_axis))
+                    first = next(iter(held_out))
+                    report.latency = measure_latency(self.source, given, first)
+
+        path = None
+        if output is not None:
+            path = save_model(model, output, check=check)
+            result = onnx.load(str(path), load_external_data=False)
+            report.output, report.int8_bytes = str(path), _file_bytes(path, result)
+        else:
+            data = model_bytes(model)
+            check(data)
+            result = onnx.load_model_from_string(data)
+            report.int8_bytes = len(data)
+        if agreement:
+            report.agreement = agreement[0]
+            report.warnings += agreement[0].warnings
+        for source in (feeds, held_out):
+            if source is not None:
+                report.warnings += [note for note in source.notes if note not in report.warnings]
+                report.skipped |= source.skipped
+        report.float_bytes = _source_bytes(self.source)
+        return QuantizationResult(path, result, report)
+
+    def _open(
+        self, session: Session, samples: Any, preset: Any, limit: int | None, seed: int
+    ) -> tuple[FeedSource | None, FeedSource | None]:
+        if samples is None:
+            return None, None
+        data = open_data(samples, session.inputs, recipe=preset, limit=limit, seed=seed)
+        return data.split() if self.mode == "static" else (None, data)
+
+    def _calibrate(self, model: Model, feeds: FeedSource) -> Calibration:
+        total = len(feeds)
+
+        def counted() -> Iterator[Any]:
+            for done, feed in enumerate(feeds):
+                self.tell("calibrate", done, total)
+                yield feed
+
+        with self.stage("calibrate"):
+            seen = calibrate(model.to_proto(), observed_tensors(model.graph), counted())
+        self.report.calibration_samples = seen.batches
+        self.report.warnings += seen.warnings
+        return seen
+
+    def _rewrite(self, model: Model, seen: Calibration | None, excluded: dict[Any, str]) -> None:
+        account = Account(model, seen)
+        if self.mode == "static":
+            assert seen is not None
+            decisions, plan = quantize_static(model, seen, excluded, self.form)
+            self.report.ranges = _ranges(plan, seen)
+        elif self.mode == "dynamic":
+            decisions = quantize_dynamic(model, excluded, self.target)
+        else:
+            decisions = quantize_weights_only(model, excluded)
+        self.report.nodes = account.records(decisions)
+        if not any(node.decision in ("static", "dynamic", "weight_only") for node in self.report.nodes):
+            raise ModelError(f"{describe_model(self.source)}: nothing to quantize: {self._why_nothing()}")
+
+    def _why_nothing(self) -> str:
+        reasons = self.report.float_reasons()
+        weighted = [(reason, nodes) for reason, nodes in reasons if any(n.weight_elements for n in nodes)]
+        if not weighted:
+            return "it has no Conv, ConvTranspose, Gemm or MatMul with constant float weights"
+        reason, nodes = weighted[0]
+        return f"{nodes[0].op_type} node {nodes[0].name!r}: {reason}"
+
+
+def _refuse_int8(model: Model) -> None:
+    for graph in model.graph.walk():
+        for node in graph.nodes:
+            if node.op_type in _INT8_OPS:
+                raise ModelError(f"{model.tensors.where}: is quantized already: it has the {node!r}")
+
+
+def _passes_full_check(source: ModelSource) -> bool:
+    try:
+        _check(source, True)
+    except ModelError:
+        return False
+    return True
+
+
+def _check(source: ModelSource, full: bool) -> None:
+    """Run onnx.checker; a model too large for one message is checked by its path."""
+    given: Any = str(source) if isinstance(source, (str, os.PathLike)) else source
+    try:
+        onnx.checker.check_model(given, full_check=full)
+    except Exception as error:
+        text = str(error).strip()
+        raise ModelError(f"onnx.checker refuses the model: {text.splitlines()[0] if text else error!r}") from None
+
+
+def _ranges(plan: Plan, seen: Calibration) -> list[TensorRange]:
+    found = []
+    for tensors, dtype in ((plan.born, "uint8"), (plan.read, "uint8"), (plan.read_signed, "int8")):
+        for name, params in tensors.items():
+            stats = seen[name]
+            assert isinstance(params, QParams)
+            if stats.seen:
+                found.append(
+                    TensorRange(
+                        name, stats.low, stats.high, float(params.scale), int(params.zero_point), dtype, stats.nonfinite
+                    )
+                )
+    return found
+
+
+def _versions() -> dict[str, str]:
+    import onnxruntime
+
+    return {"quantkit": _own_version(), "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__}
+
+
+def _own_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("quantkit")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+def _stamp(model: Model, report: Report) -> None:
+    """Say in the file where it comes from; nothing that changes from run to run."""
+    model.header.producer_name = "quantkit"
+    model.header.producer_version = report.versions["quantkit"]
+    for key in ("mode", "format", "target"):
+        model.metadata[f"quantkit.{key}"] = str(report.options[key])
+    if report.options["preset"] is not None:
+        model.metadata["quantkit.preset"] = report.options["preset"]
+
+
+def _source_bytes(source: ModelSource) -> int:
+    if isinstance(source, (bytes, bytearray, memoryview)):
+        return len(source)
+    if isinstance(source, onnx.ModelProto):
+        return int(source.ByteSize())
+    return _file_bytes(Path(source), onnx.load(str(source), load_external_data=False))
+
+
+def _file_bytes(path: Path, proto: onnx.ModelProto) -> int:
+    """Return the size of a model file and of the data files it names."""
+    names = {
+        entry.value
+        for tensor in proto.graph.initializer
+        if tensor.data_location == onnx.TensorProto.EXTERNAL
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    return path.stat().st_size + sum((path.parent / name).stat().st_size for name in names)
