@@ -2,7 +2,8 @@
 
 from quantkit.graph.fold import fold_constants
 from quantkit.graph.io import load_model, read_proto, save_model
-from quantkit.graph.ir import FLOAT_TYPES, Graph, Model, Node, element_type
+from quantkit.graph.ir import FLOAT_TYPES, Graph, Model, element_type
+from quantkit.graph.node import Node
 from quantkit.graph.opset import raise_opset
 
 __all__ = [

@@ -7,19 +7,61 @@ stays a node.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
 from onnx import TensorProto, helper
 
-from quantkit.graph.ir import Graph, Model, Node
+from quantkit.graph.ir import Graph, Model
+from quantkit.graph.node import Node
 from quantkit.graph.tensors import from_array
 
 # Cheap, deterministic, and no larger than what they read.
 _FOLDABLE = frozenset(
-    "Identity Cast Transpose Reshape Squeeze Unsqueeze Flatten Neg Abs Sqrt Reciprocal Exp Log Add Sub Mul Div Pow "
-    "Concat Slice Gather Shape Size Min Max Clip Equal Not And Or Greater Less Where Split Floor Ceil Range "
-    "ReduceProd ReduceSum ReduceMax ReduceMin".split()
+    (
+        "Abs",
+        "Add",
+        "And",
+        "Cast",
+        "Ceil",
+        "Clip",
+        "Concat",
+        "Div",
+        "Equal",
+        "Exp",
+        "Flatten",
+        "Floor",
+        "Gather",
+        "Greater",
+        "Identity",
+        "Less",
+        "Log",
+        "Max",
+        "Min",
+        "Mul",
+        "Neg",
+        "Not",
+        "Or",
+        "Pow",
+        "Range",
+        "Reciprocal",
+        "ReduceMax",
+        "ReduceMin",
+        "ReduceProd",
+        "ReduceSum",
+        "Reshape",
+        "Shape",
+        "Size",
+        "Slice",
+        "Split",
+        "Sqrt",
+        "Squeeze",
+        "Sub",
+        "Transpose",
+        "Unsqueeze",
+        "Where",
+    )
 )
 _SMALL_BYTES = 4096
 
@@ -29,6 +71,38 @@ def fold_constants(model: Model) -> None:
     for graph in model.graph.walk():
         _fold_graph(graph)
     model.graph.drop_unused()
+    share_constants(model)
+
+
+def share_constants(model: Model) -> None:
+    """Store equal constants once: a tied weight that was exported twice, or folded once in each branch of an If."""
+    places: dict[tuple[Any, ...], list[tuple[Graph, str]]] = {}
+    for graph in model.graph.walk():
+        for name, tensor in graph.initializers.items():
+            if len(tensor.raw_data) >= _SMALL_BYTES and name not in graph.output_names:
+                key = (tensor.data_type, tuple(tensor.dims), hashlib.sha256(tensor.raw_data).digest())
+                places.setdefault(key, []).append((graph, name))
+    for found in places.values():
+        if len(found) < 2:
+            continue
+        home, kept = found[0]
+        if home is not model.graph:
+            # Seen by all from the main graph; names are unique over the whole model.
+            model.graph.initializers[kept] = home.initializers.pop(kept)
+        for graph, name in found[1:]:
+            del graph.initializers[name]
+            graph.replace_uses(name, kept)
+    if any(len(found) > 1 for found in places.values()):
+        _refresh(model.graph)
+
+
+def _refresh(graph: Graph) -> None:
+    """Let every node with bodies take note of what its bodies capture now, innermost first."""
+    for node in graph.nodes:
+        if node.bodies:
+            for body in node.bodies.values():
+                _refresh(body)
+            graph.refresh(node)
 
 
 def _fold_graph(graph: Graph) -> None:

@@ -14,7 +14,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import onnx
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import GraphProto, ModelProto, TensorProto
 
@@ -168,7 +167,7 @@ def model_bytes(model: Model) -> bytes:
             tensor.ClearField("data_location")
             tensor.raw_data = raw
     try:
-        return proto.SerializeToString(deterministic=True)
+        return bytes(proto.SerializeToString(deterministic=True))
     except (EncodeError, ValueError):
         raise ModelError(f"{model.tensors.where}: exceeds 2 GB and needs an output path") from None
 

@@ -13,101 +13,17 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto
 
 from quantkit.errors import ModelError
 from quantkit.graph.names import NameAllocator
+from quantkit.graph.node import DEFAULT_DOMAIN, Node
 from quantkit.graph.tensors import TensorReader, from_array
-
-DEFAULT_DOMAIN = ""
-
-
-class Node:
-    """One operator call.
-
-    Attributes
-    ----------
-    inputs, outputs : list of str
-        Tensor names; an empty name is an absent optional.
-    attributes : dict of str to AttributeProto
-        All but the bodies.
-    bodies : dict of str to Graph
-        Nested graphs by attribute name; a list attribute gives ``name[0]``, ``name[1]``, ...
-    """
-
-    __slots__ = ("_proto", "attributes", "bodies", "domain", "inputs", "name", "op_type", "order", "outputs")
-
-    def __init__(
-        self,
-        op_type: str,
-        inputs: Iterable[str],
-        outputs: Iterable[str],
-        *,
-        name: str = "",
-        domain: str = DEFAULT_DOMAIN,
-        **attributes: Any,
-    ) -> None:
-        self.op_type, self.name = op_type, name
-        self.domain = DEFAULT_DOMAIN if domain == "ai.onnx" else domain
-        self.inputs, self.outputs = list(inputs), list(outputs)
-        self.attributes = {key: helper.make_attribute(key, value) for key, value in attributes.items()}
-        self.bodies: dict[str, Graph] = {}
-        self._proto: NodeProto | None = None
-        self.order = 0.0
-
-    def __repr__(self) -> str:
-        return f"{self.op_type} node {self.name!r}"
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """Return the value of attribute `name`, or `default`."""
-        attribute = self.attributes.get(name)
-        if attribute is None:
-            return default
-        value = helper.get_attribute_value(attribute)
-        return value.decode() if isinstance(value, bytes) else value
-
-    def set(self, name: str, value: Any) -> None:
-        """Set attribute `name`; None removes it."""
-        if value is None:
-            self.attributes.pop(name, None)
-        else:
-            self.attributes[name] = helper.make_attribute(name, value)
-
-    def input(self, index: int) -> str:
-        """Return the name of input `index`, empty when it is absent."""
-        return self.inputs[index] if index < len(self.inputs) else ""
-
-    def is_op(self, *op_types: str) -> bool:
-        """Whether this is a standard ONNX operator of one of these types."""
-        return self.domain == DEFAULT_DOMAIN and self.op_type in op_types
-
-    def to_proto(self, tensors: TensorReader) -> NodeProto:
-        """Return the protobuf form."""
-        proto = NodeProto(op_type=self.op_type, name=self.name, domain=self.domain)
-        if self._proto is not None:
-            proto.doc_string = self._proto.doc_string
-            proto.metadata_props.extend(self._proto.metadata_props)
-            if self._proto.overload:
-                proto.overload = self._proto.overload
-        proto.input.extend(self.inputs)
-        proto.output.extend(self.outputs)
-        proto.attribute.extend(self.attributes.values())
-        lists: dict[str, AttributeProto] = {}
-        for key, body in self.bodies.items():
-            name, _, index = key.partition("[")
-            if not index:
-                attribute = proto.attribute.add(name=name, type=AttributeProto.GRAPH)
-                attribute.g.CopyFrom(body.to_proto(tensors))
-                continue
-            if name not in lists:
-                lists[name] = proto.attribute.add(name=name, type=AttributeProto.GRAPHS)
-            lists[name].graphs.append(body.to_proto(tensors))
-        return proto
 
 
 def _node_from_proto(proto: NodeProto, parent: Graph) -> Node:
     node = Node(proto.op_type, proto.input, proto.output, name=proto.name, domain=proto.domain)
-    node._proto = proto
+    node.proto = proto
     for attribute in proto.attribute:
         if attribute.type == AttributeProto.GRAPH:
             node.bodies[attribute.name] = Graph.from_proto(attribute.g, parent.model, parent)
@@ -379,7 +295,9 @@ class Graph:
 
     def to_proto(self, tensors: TensorReader) -> GraphProto:
         """Return the protobuf form, nodes in topological order."""
-        proto = GraphProto(name=self.name or "graph", doc_string=self.doc_string)
+        proto = GraphProto(name=self.name or "graph")
+        if self.doc_string:
+            proto.doc_string = self.doc_string
         proto.input.extend(self.inputs)
         proto.output.extend(self.outputs)
         proto.initializer.extend(self.initializers.values())
@@ -413,7 +331,8 @@ class Model:
         self.opsets = {("" if o.domain == "ai.onnx" else o.domain): o.version for o in proto.opset_import}
         self.header = ModelProto()
         for field in ("ir_version", "producer_name", "producer_version", "domain", "model_version", "doc_string"):
-            setattr(self.header, field, getattr(proto, field))
+            if proto.HasField(field):
+                setattr(self.header, field, getattr(proto, field))
         self.header.metadata_props.extend(proto.metadata_props)
         self.metadata = {entry.key: entry.value for entry in proto.metadata_props}
         self.names = NameAllocator()
@@ -428,7 +347,7 @@ class Model:
     @property
     def opset(self) -> int:
         """Version of the standard domain."""
-        return self.opsets.get(DEFAULT_DOMAIN, 1)
+        return int(self.opsets.get(DEFAULT_DOMAIN, 1))
 
     def to_proto(self) -> ModelProto:
         """Return the protobuf form; it shares no message with this model."""

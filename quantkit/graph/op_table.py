@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from quantkit.graph.ir import Node
+from quantkit.graph.node import Node
 
 
 class Kind(Enum):

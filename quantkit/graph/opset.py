@@ -14,7 +14,8 @@ import numpy as np
 import onnx
 
 from quantkit.errors import ModelError
-from quantkit.graph.ir import FLOAT_TYPES, Graph, Model, Node, element_type
+from quantkit.graph.ir import FLOAT_TYPES, Graph, Model, element_type
+from quantkit.graph.node import Node
 
 PER_CHANNEL_OPSET = 13
 _PER_CHANNEL_IR = 7

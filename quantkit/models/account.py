@@ -9,7 +9,7 @@ import numpy as np
 from quantkit.graph import FLOAT_TYPES, Graph, Model, Node, element_type
 from quantkit.graph.op_table import weight_inputs
 from quantkit.models.calibrate import Calibration
-from quantkit.models.plan import NodePlan
+from quantkit.models.decisions import NodePlan
 from quantkit.models.report import NodeRecord
 
 

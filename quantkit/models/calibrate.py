@@ -104,9 +104,7 @@ class Observer:
         self._fetcher = open_session(_with_outputs(proto, made or [proto.graph.output[0].name]), _TITLE)
         types = dict(zip(self._fetcher.outputs, self._fetcher.output_types, strict=True))
         self.names = [
-            name
-            for name in wanted
-            if types.get(name) == "tensor(float)" or inputs.get(name) == TensorProto.FLOAT
+            name for name in wanted if types.get(name) == "tensor(float)" or inputs.get(name) == TensorProto.FLOAT
         ]
         self._made = set(made)
         self._reducer: Session | None = open_session(self._reducing_model(), _TITLE) if self.names else None
@@ -122,7 +120,7 @@ class Observer:
         for i, name in enumerate(self.names):
             for kind, op_type in (("low", "ReduceMin"), ("high", "ReduceMax"), ("shape", "Shape")):
                 output = f"{prefix}_{kind}_{i}"
-                attributes = {} if op_type == "Shape" else {"keepdims": 0}
+                attributes: dict[str, Any] = {} if op_type == "Shape" else {"keepdims": 0}
                 out.graph.node.append(helper.make_node(op_type, [name], [output], name=output, **attributes))
                 out.graph.output.add(name=output)
         return out
@@ -194,4 +192,3 @@ def calibrate(proto: ModelProto, names: Iterable[str], batches: Iterable[Feed]) 
     if not observer.result.batches:
         raise CalibrationError("the calibration data has no samples")
     return observer.finish()
-

@@ -26,7 +26,7 @@ class Emitter:
     def constant(self, values: Any, hint: str) -> str:
         """Return the name of an initializer with these values."""
         array = np.asarray(values)
-        key = (array.dtype.str, array.shape, hashlib.sha256(np.ascontiguousarray(array)).digest())
+        key = (array.dtype.str, array.shape, hashlib.sha256(np.ascontiguousarray(array).data).digest())
         if key not in self._constants:
             self._constants[key] = self.graph.add_constant(hint, array)
         return self._constants[key]

@@ -6,8 +6,9 @@ from quantkit.graph import Graph, Model, Node
 from quantkit.graph.op_table import WEIGHT_OPS, Kind, row, weight_inputs
 from quantkit.models.bias import merge_bias, split_all
 from quantkit.models.calibrate import Calibration
+from quantkit.models.decisions import NodePlan, Plan
 from quantkit.models.dynamic import DynamicWriter, dynamic_problem
-from quantkit.models.plan import NodePlan, Plan, Planner
+from quantkit.models.plan import Planner
 from quantkit.models.qoperator import rewrite_qoperator
 from quantkit.models.rewrite import rewrite_qdq
 from quantkit.models.weight_only import WeightOnlyWriter, weight_problem
@@ -65,7 +66,6 @@ def _store_remaining(
             decisions[node] = NodePlan("weight_only", reason)
         elif problem is None:
             decisions[node] = NodePlan("float", f"{reason}; dequantizing its weight at each run would be slower")
-    split_all(graph)
 
 
 def _is_free(graph: Graph, node: Node, calibration: Calibration | None) -> bool:

@@ -2,61 +2,22 @@
 
 The plan rests on a distinction. The output of an int8 node is *born* as codes: its consumers see what the codes stand
 for, whatever they are. Any other tensor that an int8 node reads is quantized for that reader alone, and everybody else
-keeps the float values. Arithmetic between the weighted nodes (Add, Mul, pools, Concat) joins an int8 chain only where it
-leads from one int8 node to another; towards an output of the model it stays float, which costs nothing and loses nothing.
+keeps the float values. Arithmetic between the weighted nodes (Add, Mul, pools, Concat) joins an int8 chain only
+where it leads from one int8 node to another; towards an output of the model it stays float, which costs and loses
+nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from quantkit.graph import FLOAT_TYPES, Graph, Node, element_type
 from quantkit.graph.op_table import Kind, data_inputs, is_pass_through, row
 from quantkit.models.calibrate import Calibration
+from quantkit.models.decisions import NodePlan, Plan, clamp_is_proved, constant_qparams
 from quantkit.qparams import QParams, choose_qparams, qint8, quint8
-
-
-@dataclass
-class NodePlan:
-    """Decision and reason for one node."""
-
-    decision: str
-    reason: str
-
-
-@dataclass
-class Plan:
-    """What the rewriter does.
-
-    Attributes
-    ----------
-    nodes : dict of Node to NodePlan
-        Every node of the graph.
-    born : dict of str to QParams
-        Tensors that exist as codes.
-    signed : set of str
-        Tensors that are quantized to int8 where they are the second operand of a product.
-    absorbed : dict of Node to Node
-        Clamps that the quantized range of another node's output expresses.
-    rescaled : dict of Node to float
-        Products with a positive constant: the same codes under another scale.
-    """
-
-    nodes: dict[Node, NodePlan] = field(default_factory=dict)
-    born: dict[str, QParams] = field(default_factory=dict)
-    absorbed: dict[Node, Node] = field(default_factory=dict)
-    rescaled: dict[Node, float] = field(default_factory=dict)
-    read: dict[str, QParams] = field(default_factory=dict)
-    read_signed: dict[str, QParams] = field(default_factory=dict)
-
-    def is_int8(self, node: Node) -> bool:
-        """Whether `node` reads and computes codes."""
-        found = self.nodes.get(node)
-        return found is not None and found.decision in ("static", "passthrough")
 
 
 def observed_tensors(graph: Graph) -> list[str]:
@@ -128,10 +89,7 @@ class Planner:
             return "its weight is no constant"
         for position in operands:
             name = node.inputs[position]
-            if position in constants:
-                problem = self._weight_problem(name)
-            else:
-                problem = self._range_problem(name)
+            problem = self._weight_problem(name) if position in constants else self._range_problem(name)
             if problem:
                 return problem
         if constants == [0] and node.op_type != "MatMul":
@@ -222,7 +180,7 @@ class Planner:
             return None
         if self._range_problem(node.outputs[0]):
             return None
-        return host if _clamp_is_provable(self.graph, node, self._activation(node.outputs[0])) else None
+        return host if clamp_is_proved(self.graph, node, self._activation(node.outputs[0])) else None
 
     def _positive_factor(self, node: Node) -> float | None:
         """Return the constant > 0 by which `node` multiplies a born tensor."""
@@ -283,9 +241,9 @@ class Planner:
             outputs = [name for name in node.outputs if name]
             kind = row(node).kind
             if kind is Kind.WEIGHTED:
-                if node.op_type != "Conv" and outputs[0] in codes:
-                    if not self._all_readers_take_codes(outputs[0]):
-                        found.add(node)
+                gives = node.op_type != "Conv" and outputs[0] in codes
+                if gives and not self._all_readers_take_codes(outputs[0]):
+                    found.add(node)
             elif kind is Kind.ARITHMETIC and node not in self.plan.rescaled:
                 if not any(name in useful for name in outputs):
                     found.add(node)
@@ -382,33 +340,3 @@ class Planner:
         if row(node).kind is Kind.FLOAT:
             return NodePlan("float", f"{node.op_type} is computed in float")
         return NodePlan("float", "lies outside the int8 chains")
-
-
-def constant_qparams(values: Any) -> QParams:
-    """Return uint8 parameters for a constant operand; a single value is exact."""
-    if values.size == 1:
-        value = float(np.asarray(values).reshape(-1)[0])
-        if value == 0:
-            return QParams(1.0, 0)
-        return QParams(abs(value), 0 if value > 0 else 1)
-    return choose_qparams(float(values.min()), float(values.max()), quint8)
-
-
-def _clamp_is_provable(graph: Graph, node: Node, params: QParams) -> bool:
-    """Whether the codes of `params` can only stand for values that the clamp lets through."""
-    low: Any = 0.0
-    high: Any = np.inf
-    if node.op_type == "Clip":
-        low, high = -np.inf, np.inf
-        for position, default in ((1, low), (2, high)):
-            name = node.input(position)
-            bound = graph.constant(name) if name else np.array(default)
-            if bound is None or bound.size != 1:
-                return False
-            if position == 1:
-                low = float(bound.reshape(-1)[0])
-            else:
-                high = float(bound.reshape(-1)[0])
-    bottom, top = (-params.zero_point) * params.scale, (255 - params.zero_point) * params.scale
-    slack = params.scale / 2 if low < 0 else 0.0
-    return bool(low - slack <= bottom and top <= high + params.scale / 2)

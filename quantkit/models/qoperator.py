@@ -77,8 +77,8 @@ class _Rewriter:
             codes = emit.constant(np.ascontiguousarray(values.T), f"{codes}_transposed")
         w_scale, w_zero = graph.constant(w[1]), graph.constant(w[2])
         x_scale = graph.constant(x[1])
-        if w_scale is None or w_zero is None or x_scale is None or (w_scale.ndim and w_scale.ndim != 1):
-            return
+        if w_scale is None or w_zero is None or x_scale is None or x_scale.ndim:
+            return  # one scale for the left operand, one a column at most for the right one
         after = self.quantizer_of(node.outputs[0])
         if after is not None and bias is None and not np.any(w_zero):
             graph.remove(after)

@@ -18,8 +18,9 @@ from quantkit.graph.io import ModelSource, model_bytes
 from quantkit.models.account import Account
 from quantkit.models.calibrate import Calibration, calibrate
 from quantkit.models.data import FeedSource, open_data
+from quantkit.models.decisions import Plan
 from quantkit.models.forms import quantize_dynamic, quantize_static, quantize_weights_only
-from quantkit.models.plan import Plan, observed_tensors
+from quantkit.models.plan import observed_tensors
 from quantkit.models.prepare import prepare
 from quantkit.models.report import QuantizationResult, Report, TensorRange
 from quantkit.models.runtime import Session, describe_model, open_session
@@ -148,7 +149,7 @@ class _Job:
         report.options |= {"preset": None if preset is None else str(preset), "exclude": excluded_entries}
         with self.stage("load"):
             model = load_model(self.source)
-            float_checks_fully = _passes_full_check(self.source)
+            checks = _checks_passed(self.source)
             session = open_session(self.source, describe_model(self.source))
             feeds, held_out = self._open(session, samples, preset, limit, seed)
             _refuse_int8(model)
@@ -164,7 +165,8 @@ class _Job:
         def check(candidate: Path | bytes) -> None:
             """Reload the candidate; what raises here keeps it from being written."""
             given = str(candidate) if isinstance(candidate, Path) else candidate
-            _check(given, float_checks_fully)
+            if checks:
+                _check(given, max(checks))
             open_session(given, "the quantized model")
             if measure and held_out is not None:
                 with self.stage("verify"):
@@ -234,7 +236,8 @@ class _Job:
         if not weighted:
             return "it has no Conv, ConvTranspose, Gemm or MatMul with constant float weights"
         reason, nodes = weighted[0]
-        return f"{nodes[0].op_type} node {nodes[0].name!r}: {reason}"
+        first = next(node for node in nodes if node.weight_elements)
+        return f"{first.op_type} node {first.name!r} {reason}"
 
 
 def _refuse_int8(model: Model) -> None:
@@ -244,12 +247,16 @@ def _refuse_int8(model: Model) -> None:
                 raise ModelError(f"{model.tensors.where}: is quantized already: it has the {node!r}")
 
 
-def _passes_full_check(source: ModelSource) -> bool:
-    try:
-        _check(source, True)
-    except ModelError:
-        return False
-    return True
+def _checks_passed(source: ModelSource) -> tuple[bool, ...]:
+    """Return which checks the float model passes, plain and full: the int8 model must pass the same."""
+    passed = []
+    for full in (False, True):
+        try:
+            _check(source, full)
+        except ModelError:
+            continue
+        passed.append(full)
+    return tuple(passed)
 
 
 def _check(source: ModelSource, full: bool) -> None:
@@ -319,4 +326,4 @@ def _file_bytes(path: Path, proto: onnx.ModelProto) -> int:
         for entry in tensor.external_data
         if entry.key == "location"
     }
-    return path.stat().st_size + sum((path.parent / name).stat().st_size for name in names)
+    return int(path.stat().st_size + sum((path.parent / name).stat().st_size for name in names))

@@ -10,8 +10,8 @@ import numpy as np
 from quantkit.graph import Graph, Node
 from quantkit.graph.op_table import Kind, data_inputs, row, weight_axis
 from quantkit.models.bias import split_all, split_bias
+from quantkit.models.decisions import Plan, constant_qparams
 from quantkit.models.emit import Emitter
-from quantkit.models.plan import Plan, constant_qparams
 from quantkit.models.weights import Array, QuantizedWeight, least_scale, quantize_bias, quantize_weight
 from quantkit.qparams import QParams
 
@@ -81,7 +81,7 @@ class QdqWriter:
                 continue
             name = node.inputs[position]
             shape = graph.shape_of_constant(name) or ()
-            axis = weight_axis(node, position, len(shape))
+            axis = static_axis(node, position, len(shape))
             channels = np.zeros(() if axis is None else shape[axis])
             # One operand of a MatMul may be a stack of matrices: only the product's depth counts.
             depth = int(np.prod(shape)) // max(1, channels.size)
@@ -95,7 +95,7 @@ class QdqWriter:
     def weight(self, node: Node, position: int) -> tuple[str, QuantizedWeight]:
         """Return the dequantized weight of `node` and what it is made of."""
         name = node.inputs[position]
-        axis = weight_axis(node, position, len(self.graph.shape_of_constant(name) or ()))
+        axis = static_axis(node, position, len(self.graph.shape_of_constant(name) or ()))
         key = (name, axis)
         found = self._weights[key]
         if key not in self._weight_names:
@@ -118,9 +118,7 @@ class QdqWriter:
         if key not in self._reads:
             dtype = np.int8 if signed else np.uint8
             codes = self.emit.quantize(name, self.emit.fresh(f"{name}_q"), params, node, dtype)
-            self._reads[key] = self.emit.dequantize(
-                codes, self.emit.fresh(f"{name}_dq"), params, node, dtype
-            )
+            self._reads[key] = self.emit.dequantize(codes, self.emit.fresh(f"{name}_dq"), params, node, dtype)
         return self._reads[key]
 
     def _read_constant(self, node: Node, name: str) -> str:
@@ -219,6 +217,16 @@ class QdqWriter:
         node.op_type = "Add"
         node.attributes.clear()
         self.graph.set_inputs(node, [x, shift])
+
+
+def static_axis(node: Node, position: int, rank: int) -> int | None:
+    """Return the axis of a weight's scales where its node computes in int8.
+
+    The int8 product of a stack of matrices takes a single scale; onnxruntime fails at run time on one a column.
+    """
+    if node.is_op("MatMul") and rank > 2:
+        return None
+    return weight_axis(node, position, rank)
 
 
 def rewrite_qdq(graph: Graph, plan: Plan) -> None:

@@ -44,7 +44,8 @@ def channel_reach(values: Array, axis: int | None) -> Array:
     if not values.size:
         return np.zeros(() if axis is None else values.shape[axis])
     low, high = values.min(axis=_others(values, axis)), values.max(axis=_others(values, axis))
-    return np.maximum(np.abs(np.asarray(low, np.float64)), np.abs(np.asarray(high, np.float64)))
+    reach: Array = np.maximum(np.abs(np.asarray(low, np.float64)), np.abs(np.asarray(high, np.float64)))
+    return reach
 
 
 def _others(values: Array, axis: int | None) -> tuple[int, ...] | None:
@@ -63,7 +64,8 @@ def least_scale(bias: Array | None, x_scale: float, depth: int, channels: Array)
         return floor
     # A hair above the limit's quotient, so that rounding the scale to float32 cannot undo it.
     needed = np.abs(bias.astype(np.float64)) / (x_scale * bias_limit(depth)) * (1 + 1e-6)
-    return np.maximum(floor, needed.reshape(channels.shape))
+    least: Array = np.maximum(floor, needed.reshape(channels.shape))
+    return least
 
 
 def quantize_weight(values: Array, axis: int | None, least: Array | float = 0.0) -> QuantizedWeight:
