@@ -3,7 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image, features
+from PIL import Image
 
 import quantkit as qk
 from quantkit.errors import FormatError, InvalidArgument, InvalidDType, OutputError, ShapeMismatch
@@ -39,7 +39,8 @@ def test_file_to_storage_to_file(tmp_path, suffix):
     assert os.listdir(tmp_path) == [path.name]
 
 
-NO_AVIF = pytest.mark.skipif(not features.check("avif"), reason="this Pillow was built without AVIF")
+Image.init()
+NO_AVIF = pytest.mark.skipif("AVIF" not in Image.SAVE, reason="this Pillow was built without AVIF")
 
 
 @pytest.mark.parametrize("suffix", [".jpg", ".webp", pytest.param(".avif", marks=NO_AVIF)])
