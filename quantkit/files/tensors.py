@@ -14,6 +14,7 @@ import json
 import math
 import mmap
 import os
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -258,6 +259,9 @@ class TensorFile(Mapping[str, "NDArray[Any]"]):
     def __len__(self) -> int:
         return len(self._tensors)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return open_tensors, (self.path,)
+
     def __repr__(self) -> str:
         return f"TensorFile({self.path!r}, {len(self)} tensors)"
 
@@ -277,6 +281,8 @@ def open_tensors(path: str | os.PathLike[str]) -> TensorFile:
     """
     shown = os.fspath(path)
     try:
+        if not stat.S_ISREG(os.stat(shown).st_mode):  # asked before it is opened: a pipe would wait for its writer
+            _bad(shown, "wanted a safetensors file, got none that can be mapped (a folder, pipe or device)")
         with open(shown, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             prefix = file.read(8)

@@ -23,6 +23,8 @@ _UNKNOWN_STEPS = (
     "rescale_offset",
     "include_top",
 )
+# Image processors with rules of their own for what `size` and `crop_pct` mean.
+_OWN_RULES = ("Levit", "PoolFormer", "Perceiver", "EfficientFormer")
 
 
 def load_recipe(path: str | os.PathLike[str]) -> Recipe:
@@ -73,17 +75,19 @@ def from_transformers(config: dict[str, Any]) -> Recipe:
     for step in _UNKNOWN_STEPS:
         if config.get(step):
             _cannot(step, config[step])
-    fields: dict[str, Any] = {"name": str(config.get("image_processor_type", "transformers")), "crop_rounding": "floor"}
+    kind = str(config.get("image_processor_type") or config.get("feature_extractor_type") or "transformers")
+    if kind.startswith(_OWN_RULES):
+        _cannot("image_processor_type", kind)
+    fields: dict[str, Any] = {"name": kind, "crop_rounding": "floor"}
     crop = config.get("crop_size")
     if _flag(config, "do_resize", True):
         fields |= _transformers_size(config)
-    if _flag(config, "do_center_crop", crop is not None) and "crop" not in fields:
-        fields["crop"] = _height_width("crop_size", crop)
-    if "resample" in config and config["resample"] is not None:
-        number = config["resample"]
+        number = config.get("resample")  # every processor has another default, so it must be said
         if type(number) is not int or not 0 <= number < len(_RESAMPLE):
             _cannot("resample", number)
         fields["interpolation"] = _RESAMPLE[number]
+    if _flag(config, "do_center_crop", crop is not None) and "crop" not in fields:
+        fields["crop"] = _height_width("crop_size", crop)
     fields["divide"] = 1.0
     if _flag(config, "do_rescale", True):
         factor = config.get("rescale_factor", 1 / 255)

@@ -1,6 +1,7 @@
 import gc
 import json
 import os
+import pickle
 import struct
 
 import ml_dtypes
@@ -277,9 +278,11 @@ def test_files_that_are_none(tmp_path, content, match):
 def test_files_that_cannot_be_opened(tmp_path):
     with pytest.raises(FormatError, match="no: cannot be read: No such file"):
         open_tensors(tmp_path / "no")
-    with pytest.raises(FormatError, match="cannot be read: Is a directory"):
-        open_tensors(tmp_path)
-    with pytest.raises(FormatError, match="null byte"):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe", "/dev/zero"):
+        with pytest.raises(FormatError, match="got none that can be mapped"):
+            open_tensors(path)
+    with pytest.raises(FormatError, match="null"):
         open_tensors("a\0b")
 
 
@@ -299,6 +302,13 @@ def test_every_byte_of_a_header_flipped(tmp_path):
             except FormatError:
                 refused += 1
     assert refused > 200
+
+
+def test_a_pickled_file_is_opened_again(tmp_path):
+    save_tensors(tmp_path / "x", {"a": np.arange(3)}, {"k": "v"})
+    again = pickle.loads(pickle.dumps(open_tensors(tmp_path / "x")))
+    assert again["a"].tolist() == [0, 1, 2]
+    assert again.metadata == {"k": "v"}
 
 
 def test_an_empty_file_of_tensors(tmp_path):

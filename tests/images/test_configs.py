@@ -131,6 +131,8 @@ def test_a_model_folder(tmp_path):
         ({**VIT, "do_pad": True}, "do_pad: no recipe for True"),
         ({**VIT, "include_top": True}, "include_top: no recipe"),
         ({**VIT, "resample": 9}, "resample: no recipe for 9"),
+        ({**VIT, "resample": None}, "resample: no recipe for None"),
+        ({**VIT, "image_processor_type": "LevitImageProcessor"}, "image_processor_type: no recipe for 'LevitImage"),
         ({**VIT, "size": {"shortest_edge": 800, "longest_edge": 1333}}, "size: no recipe for .*1333"),
         ({k: v for k, v in VIT.items() if k != "size"}, "size: no recipe for None"),
         ({**VIT, "image_std": None}, "do_normalize: no recipe"),
