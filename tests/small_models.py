@@ -54,3 +54,48 @@ def linear_int8(weight, scale):
 
 
 STRING = TensorProto.STRING
+
+
+def qdq(*, x_scale=0.02, w_scale=(0.01, 0.02, 0.03), x_zero=128, axis=1):
+    """A Gemm between QuantizeLinear and DequantizeLinear, its weight in int8 per channel, its bias in int32."""
+    dq = "DequantizeLinear"
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["xq"], name="q"),
+        helper.make_node(dq, ["xq", "xs", "xz"], ["xd"], name="dx"),
+        helper.make_node(dq, ["wq", "ws"], ["w"], name="dw", axis=axis),
+        helper.make_node(dq, ["bq", "bs"], ["b"], name="db", axis=0),
+        helper.make_node("Gemm", ["xd", "w", "b"], ["y"], name="fc"),
+    ]
+    weights = {
+        "xs": np.float32(x_scale),
+        "xz": np.uint8(x_zero),
+        "wq": np.arange(12, dtype=np.int8).reshape(4, 3),
+        "ws": np.asarray(w_scale, np.float32),
+        "bq": np.arange(3, dtype=np.int32),
+        "bs": np.asarray(w_scale, np.float32) * np.float32(x_scale),
+    }
+    return model(nodes, [("x", np.float32, ["N", 4])], [("y", np.float32, ["N", 3])], weights)
+
+
+def qoperator():
+    """A QLinearMatMul whose codes come from outside."""
+    nodes = [helper.make_node("QLinearMatMul", ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz"], ["y"], name="mm")]
+    weights = {
+        "xs": np.float32(0.5),
+        "xz": np.uint8(0),
+        "w": np.ones((4, 3), np.int8),
+        "ws": np.float32(0.25),
+        "wz": np.int8(0),
+        "ys": np.float32(1.0),
+        "yz": np.uint8(10),
+    }
+    return model(nodes, [("x", np.uint8, ["N", 4])], [("y", np.uint8, ["N", 3])], weights)
+
+
+def dynamic():
+    """A MatMulInteger behind a DynamicQuantizeLinear."""
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["xq", "xs", "xz"]),
+        helper.make_node("MatMulInteger", ["xq", "w", "xz"], ["y"]),
+    ]
+    return model(nodes, [("x", np.float32, [1, 4])], [("y", np.int32, [1, 3])], {"w": np.ones((4, 3), np.int8)})

@@ -65,7 +65,7 @@ def read_proto(source: ModelSource) -> tuple[ModelProto, TensorReader]:
         reader = TensorReader(folder, where)
     if not proto.HasField("graph") or not proto.opset_import:
         raise ModelError(f"{reader.where}: is no ONNX model: it has no graph or no opset")
-    for tensor in _all_tensors(proto.graph):
+    for tensor in all_tensors(proto.graph):
         if is_external(tensor):
             reader.span(tensor)
     return proto, reader
@@ -90,7 +90,8 @@ def load_model(source: ModelSource) -> Model:
     return Model(proto, reader)
 
 
-def _all_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+def all_tensors(graph: GraphProto) -> Iterator[TensorProto]:
+    """Yield every tensor that a graph stores: initializers and attributes, bodies included."""
     yield from graph.initializer
     for node in graph.node:
         for attribute in node.attribute:
@@ -98,9 +99,9 @@ def _all_tensors(graph: GraphProto) -> Iterator[TensorProto]:
                 yield attribute.t
             yield from attribute.tensors
             if attribute.HasField("g"):
-                yield from _all_tensors(attribute.g)
+                yield from all_tensors(attribute.g)
             for body in attribute.graphs:
-                yield from _all_tensors(body)
+                yield from all_tensors(body)
 
 
 def _nbytes(tensor: TensorProto) -> int:
@@ -131,7 +132,7 @@ def save_model(model: Model, path: str | os.PathLike[str], *, check: Callable[[P
     """
     target = Path(path)
     proto = model.to_proto()
-    tensors = list(_all_tensors(proto.graph))
+    tensors = list(all_tensors(proto.graph))
     external = any(is_external(t) for t in tensors) or sum(map(_nbytes, tensors)) > MAX_INLINE_BYTES
     data_path, is_new = _write_data(tensors, model.tensors, target) if external else (None, False)
     try:
@@ -160,7 +161,7 @@ def model_bytes(model: Model) -> bytes:
         When that exceeds what protobuf can hold.
     """
     proto = model.to_proto()
-    for tensor in _all_tensors(proto.graph):
+    for tensor in all_tensors(proto.graph):
         if is_external(tensor):
             raw = bytes(_raw(tensor, model.tensors))
             tensor.ClearField("external_data")

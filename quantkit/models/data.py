@@ -20,7 +20,7 @@ from quantkit.models.inputs import Feed, InputSpec
 from quantkit.models.spool import SequenceStore, SpoolStore
 
 if TYPE_CHECKING:
-    from quantkit.images import Recipe  # type: ignore
+    from quantkit.images import Recipe
 
 __all__ = ["Feed", "FeedSource", "InputSpec", "open_data"]
 
@@ -64,6 +64,11 @@ class FeedSource:
     def where(self) -> str:
         """What errors call this source: a path, or what kind of Python object it is."""
         return self._store.where
+
+    @property
+    def recipe(self) -> Recipe | None:
+        """How images were prepared; None where there are none."""
+        return getattr(self._store, "recipe", None)
 
     @property
     def has_labels(self) -> bool:

@@ -9,14 +9,35 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantkit.errors import CalibrationError, QuantkitError
+from quantkit.errors import CalibrationError, FormatError, ModelError, QuantkitError
 from quantkit.models.array_files import Labels
 from quantkit.models.inputs import Feed, InputSpec, check_shape, is_float
+from quantkit.models.output_classes import load_structure
+from quantkit.models.runtime import ModelSource, describe_model
 
 if TYPE_CHECKING:
-    from quantkit.images import Recipe  # type: ignore
+    from quantkit.images import Recipe
 
 RECIPE_KEY = "quantkit.recipe"  # where a model's metadata_props keep how its images are prepared
+
+
+def recipe_of(model: ModelSource) -> Recipe | None:
+    """Return the recipe in a model's metadata, or None where there is none.
+
+    Raises
+    ------
+    ModelError
+        When it is no ONNX model, or its recipe cannot be read.
+    """
+    text = next((item.value for item in load_structure(model).metadata_props if item.key == RECIPE_KEY), None)
+    if text is None:
+        return None
+    from quantkit.images import Recipe
+
+    try:
+        return Recipe.from_json(text)
+    except QuantkitError as error:
+        raise ModelError(f"{describe_model(model)}: {RECIPE_KEY} in its metadata cannot be read: {error}") from None
 
 
 class ImageStore:
@@ -33,7 +54,7 @@ class ImageStore:
     """
 
     def __init__(self, path: Path, inputs: Mapping[str, InputSpec], recipe: Recipe | str | None) -> None:
-        from quantkit.images import ImageFolder, get_recipe, recipe_names
+        from quantkit.images import PRESETS, ImageFolder, get_recipe
 
         self.where = str(path)
         self.notes: list[str] = []
@@ -44,19 +65,35 @@ class ImageStore:
                 f"({', '.join(map(repr, inputs))}); give an .npz file with one key for each"
             )
         self._name, self._spec = next(iter(inputs.items()))
-        if isinstance(recipe, str):
-            recipe = get_recipe(recipe)
+        try:
+            # Without a recipe the folder is listed all the same: that it holds no image is the better answer.
+            self._folder = ImageFolder(path, "raw" if recipe is None else self._sized(get_recipe(recipe)))
+        except FormatError as error:
+            raise CalibrationError(str(error)) from None
         if recipe is None:
             raise CalibrationError(
                 f"{path}: how the model wants its images is not known: its metadata has no {RECIPE_KEY}; "
-                f"name a preset (--preset or preset=), one of {', '.join(recipe_names())}"
+                f"name a preset (--preset or preset=): {', '.join(PRESETS)}, or a recipe's .json file"
             )
-        self._recipe: Recipe = recipe
-        self._folder = ImageFolder(path, recipe)
+        self.recipe = self._folder.recipe
         self.count = len(self._folder)
-        if not self.count:
-            raise CalibrationError(f"{path}: there is no image in this folder")
         self.has_labels = bool(self._folder.classes)
+        if self._folder.skipped:
+            why = ", ".join(f"{count} {reason}" for reason, count in sorted(self._folder.skipped.items()))
+            self.notes.append(f"{path}: entries left out: {why}")
+
+    def _sized(self, recipe: Recipe) -> Recipe:
+        """Return the recipe for the height and width that the model fixes."""
+        spec = self._spec
+        if spec.rank not in (3, 4):
+            return recipe
+        channels, height, width = (spec.fixed(axis) for axis in range(spec.rank - 3, spec.rank))
+        if channels != recipe.channels and width == recipe.channels:
+            channels, height, width = width, channels, height  # channels last
+        if height is None or width is None or recipe.output_size == (height, width):
+            return recipe
+        self.notes.append(f"the recipe {recipe.name!r} was set to the model's {height} x {width} pixels")
+        return recipe.with_output_size(height, width)
 
     def pick(self, count: int, seed: int) -> NDArray[np.int64]:
         """Return `count` sorted image numbers, even over the classes, chosen by `seed`."""
@@ -109,7 +146,7 @@ class ImageStore:
                 spec.shape is None or spec.fixed(axis) in (None, length) for axis, length in enumerate(full)
             ):
                 return self._cast(candidate, path)
-        where = f"{path}, prepared by the recipe {self._recipe.name!r}"
+        where = f"{path}, prepared by the recipe {self.recipe.name!r}"
         check_shape(spec, image.dtype, ((spec.fixed(0) or 1) if batched else 1, *shape), where)
         raise CalibrationError(f"{where}: input {spec.name!r} wants {spec}, which is no image")
 
@@ -123,7 +160,7 @@ class ImageStore:
             codes: NDArray[Any] = pixels.astype(np.uint8)
             return codes
         raise CalibrationError(
-            f"{path}: input {self._name!r} wants {self._spec}, but the recipe {self._recipe.name!r} gives real numbers"
+            f"{path}: input {self._name!r} wants {self._spec}, but the recipe {self.recipe.name!r} gives real numbers"
             f" from {float(image.min()):.3g} to {float(image.max()):.3g}; use one that leaves pixels as they are"
         )
 
@@ -134,7 +171,7 @@ class ImageStore:
             shapes = ", ".join(str(list(shape)) for shape in dict.fromkeys(image.shape for image in images))
             raise CalibrationError(
                 f"{self.where}: input {self._name!r} wants {len(images)} images at once, but the recipe "
-                f"{self._recipe.name!r} gives different sizes: {shapes}"
+                f"{self.recipe.name!r} gives different sizes: {shapes}"
             ) from None
         truth = np.asarray(labels, dtype=np.int32) if self.has_labels else None
         return {self._name: np.ascontiguousarray(array)}, truth

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from quantkit.errors import ModelError
+from quantkit.graph import read_proto
 from quantkit.models.runtime import ModelSource
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
 
 _MOVES_NOTHING = {"Identity", "Cast", "QuantizeLinear", "DequantizeLinear"}
 
@@ -50,28 +51,14 @@ def class_axes(model: ModelSource) -> dict[str, int]:
     return found
 
 
-def load_structure(model: ModelSource) -> Any:
-    """Return the ModelProto of a path, bytes or ModelProto, without its external data.
+def load_structure(model: ModelSource) -> ModelProto:
+    """Return the ModelProto of a path, bytes or ModelProto; its external data stays on disk.
 
     Raises
     ------
     ModelError
         Naming the file, when it is missing or no ONNX model.
     """
-    import onnx
+    from onnx import ModelProto
 
-    if isinstance(model, onnx.ModelProto):
-        return model
-    where = str(model) if isinstance(model, (str, os.PathLike)) else "the given bytes"
-    try:
-        data = Path(model).read_bytes() if isinstance(model, (str, os.PathLike)) else bytes(model)
-    except OSError as error:
-        raise ModelError(f"{where}: cannot be read: {error.strerror or error}") from None
-    proto = onnx.ModelProto()
-    try:
-        proto.ParseFromString(data)
-    except Exception:  # protobuf's own, whose class its versions keep in different places
-        proto.Clear()
-    if not proto.HasField("graph") or not proto.opset_import:
-        raise ModelError(f"{where}: is not an ONNX model, or is cut short")
-    return proto
+    return model if isinstance(model, ModelProto) else read_proto(model)[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,23 @@ import onnx
 
 from quantkit.errors import CalibrationError, InvalidArgument, ModelError
 from quantkit.files.atomic import check_output
-from quantkit.graph import Model, load_model, save_model
+from quantkit.graph import Model, load_model, read_proto, save_model
 from quantkit.graph.io import ModelSource, model_bytes
 from quantkit.models.account import Account
+from quantkit.models.agreement import Agreement, Thresholds
 from quantkit.models.calibrate import Calibration, calibrate
 from quantkit.models.data import FeedSource, open_data
 from quantkit.models.decisions import Plan
 from quantkit.models.forms import quantize_dynamic, quantize_static, quantize_weights_only
+from quantkit.models.image_data import RECIPE_KEY, recipe_of
+from quantkit.models.inputs import InputSpec
 from quantkit.models.plan import observed_tensors
 from quantkit.models.prepare import prepare
-from quantkit.models.report import QuantizationResult, Report, TensorRange
-from quantkit.models.runtime import Session, describe_model, open_session
+from quantkit.models.progress import Progress
+from quantkit.models.report import QuantizationResult, Report, TensorRange, versions
+from quantkit.models.runtime import describe_model, open_session
 from quantkit.models.selection import match_excluded
+from quantkit.models.sizes import external_files, model_size
 from quantkit.models.verify import measure_latency, verify
 from quantkit.qparams import QParams
 
@@ -33,14 +38,13 @@ FORMATS = ("qdq", "qoperator")
 TARGETS = ("onnxruntime", "portable")
 _INT8_OPS = ("DequantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger", "ConvInteger")
 
-Progress = Callable[[str, int, int | None], None]
-
 
 def quantize_model(
     model: ModelSource,
     output: str | os.PathLike[str] | None = None,
     *,
     calibration: Any = None,
+    validation: Any = None,
     mode: str = "static",
     format: str = "qdq",
     target: str = "onnxruntime",
@@ -50,6 +54,8 @@ def quantize_model(
     seed: int = 0,
     measure: bool = True,
     class_axis: int | None = None,
+    threads: int = 0,
+    thresholds: Thresholds | None = None,
     progress: Progress | None = None,
 ) -> QuantizationResult:
     """Quantize an ONNX model to int8, and measure what that did to it.
@@ -64,6 +70,8 @@ def quantize_model(
     calibration : optional
         Samples: an image folder, an .npz or .npy file or a folder of them, or an iterable of ``{input: array}``.
         Needed for ``mode="static"``; elsewhere used to measure agreement.
+    validation : optional
+        Samples to measure agreement with, all of them. By default a part of `calibration` is held out for that.
     mode : {"static", "dynamic", "weight_only"}
         Calibrated int8 activations and weights; activations quantized at run time; int8 weights and float arithmetic.
     format : {"qdq", "qoperator"}
@@ -71,17 +79,21 @@ def quantize_model(
     target : {"onnxruntime", "portable"}
         ``"portable"`` avoids every operator outside ai.onnx and forms that only onnxruntime runs well.
     preset : str or Recipe, optional
-        How images are prepared.
+        How images are prepared. By default what the model's metadata says; the int8 model's metadata says it too.
     exclude : iterable of str
         Node names, tensor names, operator types, or glob patterns over names, to leave float.
     limit : int, optional
-        Use at most this many samples.
+        Use at most this many samples of `calibration`.
     seed : int
         Chooses the samples that are held out.
     measure : bool
         Compare with the float model, and time both.
     class_axis : int, optional
         Axis of the first output along which classes lie.
+    threads : int
+        Threads of the agreement runs; 0 lets onnxruntime decide. Latency is measured on one.
+    thresholds : Thresholds, optional
+        When `Report.shortfalls` says that agreement falls short.
     progress : callable, optional
         Called as ``progress(stage, done, total)``.
 
@@ -106,10 +118,11 @@ def quantize_model(
     if mode == "static" and calibration is None:
         raise CalibrationError('static quantization needs samples: give calibration=, or mode="dynamic"')
     if output is not None:
-        check_output(output)
-    return _Job(model, mode, format, target, progress).run(
-        output, calibration, preset, exclude, limit, seed, measure, class_axis
-    )
+        _check_output(output, model)
+    job = _Job(model, mode, format, target, progress)
+    job.report.thresholds = thresholds or Thresholds()
+    job.class_axis, job.threads, job.measure = class_axis, threads, measure
+    return job.run(output, calibration, validation, preset, exclude, limit, seed)
 
 
 class _Job:
@@ -118,8 +131,10 @@ class _Job:
     def __init__(self, source: ModelSource, mode: str, form: str, target: str, progress: Progress | None) -> None:
         self.source, self.mode, self.form, self.target = source, mode, form, target
         self._progress = progress
+        self.class_axis: int | None = None
+        self.threads, self.measure = 0, True
         named = isinstance(source, (str, os.PathLike))
-        self.report = Report(source=str(source) if named else None, versions=_versions())
+        self.report = Report(source=str(source) if named else None, versions=versions())
         self.report.options = {"mode": mode, "format": form, "target": target}
 
     @contextmanager
@@ -137,12 +152,11 @@ class _Job:
         self,
         output: str | os.PathLike[str] | None,
         samples: Any,
+        validation: Any,
         preset: Any,
         exclude: Iterable[str],
         limit: int | None,
         seed: int,
-        measure: bool,
-        class_axis: int | None,
     ) -> QuantizationResult:
         report = self.report
         excluded_entries = [exclude] if isinstance(exclude, str) else list(exclude)
@@ -151,7 +165,9 @@ class _Job:
             model = load_model(self.source)
             checks = _checks_passed(self.source)
             session = open_session(self.source, describe_model(self.source))
-            feeds, held_out = self._open(session, samples, preset, limit, seed)
+            recipe = preset if preset is not None else recipe_of(self.source)
+            feeds, held_out = self._open(session.inputs, samples, validation, recipe, limit, seed)
+            del session
             _refuse_int8(model)
         with self.stage("prepare"):
             excluded = match_excluded(model, excluded_entries)
@@ -159,7 +175,8 @@ class _Job:
         seen = self._calibrate(model, feeds) if self.mode == "static" and feeds is not None else None
         with self.stage("rewrite"):
             self._rewrite(model, seen, excluded)
-            _stamp(model, report)
+            used = feeds or held_out
+            _stamp(model, report, used.recipe if used is not None else None)
         agreement: list[Any] = []
 
         def check(candidate: Path | bytes) -> None:
@@ -168,17 +185,14 @@ class _Job:
             if checks:
                 _check(given, max(checks))
             open_session(given, "the quantized model")
-            if measure and held_out is not None:
-                with self.stage("verify"):
-                    agreement.append(verify(self.source, given, held_out, class_axis=class_axis))
-                    first = next(iter(held_out))
-                    report.latency = measure_latency(self.source, given, first)
+            if self.measure and held_out is not None:
+                agreement.append(self._verify(given, held_out))
 
         path = None
         if output is not None:
             path = save_model(model, output, check=check)
             result = onnx.load(str(path), load_external_data=False)
-            report.output, report.int8_bytes = str(path), _file_bytes(path, result)
+            report.output, report.int8_bytes = str(path), model_size(path)
         else:
             data = model_bytes(model)
             check(data)
@@ -191,16 +205,33 @@ class _Job:
             if source is not None:
                 report.warnings += [note for note in source.notes if note not in report.warnings]
                 report.skipped |= source.skipped
-        report.float_bytes = _source_bytes(self.source)
+        report.float_bytes = model_size(self.source)
         return QuantizationResult(path, result, report)
 
     def _open(
-        self, session: Session, samples: Any, preset: Any, limit: int | None, seed: int
+        self, inputs: list[InputSpec], samples: Any, validation: Any, recipe: Any, limit: int | None, seed: int
     ) -> tuple[FeedSource | None, FeedSource | None]:
+        held_out = None if validation is None else open_data(validation, inputs, recipe=recipe, seed=seed)
         if samples is None:
-            return None, None
-        data = open_data(samples, session.inputs, recipe=preset, limit=limit, seed=seed)
+            return None, held_out
+        data = open_data(samples, inputs, recipe=recipe, limit=limit, seed=seed)
+        if held_out is not None:
+            return data, held_out
         return data.split() if self.mode == "static" else (None, data)
+
+    def _verify(self, candidate: str | bytes, held_out: FeedSource) -> Agreement:
+        with self.stage("verify"):
+            found = verify(
+                self.source,
+                candidate,
+                held_out,
+                class_axis=self.class_axis,
+                threads=self.threads,
+                progress=self._progress,
+            )
+        with self.stage("latency"):
+            self.report.latency = measure_latency(self.source, candidate, next(iter(held_out)))
+        return found
 
     def _calibrate(self, model: Model, feeds: FeedSource) -> Calibration:
         total = len(feeds)
@@ -284,46 +315,24 @@ def _ranges(plan: Plan, seen: Calibration) -> list[TensorRange]:
     return found
 
 
-def _versions() -> dict[str, str]:
-    import onnxruntime
-
-    return {"quantkit": _own_version(), "onnx": onnx.__version__, "onnxruntime": onnxruntime.__version__}
-
-
-def _own_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("quantkit")
-    except PackageNotFoundError:
-        return "unknown"
+def _check_output(output: str | os.PathLike[str], source: ModelSource) -> None:
+    """Check, before any work, that the output can be written and is no part of the float model."""
+    real = Path(check_output(output))
+    if not isinstance(source, (str, os.PathLike)) or not real.exists():
+        return
+    parts = [Path(source)]
+    if Path(source).is_file():
+        parts += external_files(*read_proto(source))
+    for part in parts:
+        if part.exists() and part.samefile(real):
+            raise InvalidArgument(f"output {os.fspath(output)} is {part}, a file of the model that is to be quantized")
 
 
-def _stamp(model: Model, report: Report) -> None:
+def _stamp(model: Model, report: Report, recipe: Any) -> None:
     """Say in the file where it comes from; nothing that changes from run to run."""
     model.header.producer_name = "quantkit"
     model.header.producer_version = report.versions["quantkit"]
     for key in ("mode", "format", "target"):
         model.metadata[f"quantkit.{key}"] = str(report.options[key])
-    if report.options["preset"] is not None:
-        model.metadata["quantkit.preset"] = report.options["preset"]
-
-
-def _source_bytes(source: ModelSource) -> int:
-    if isinstance(source, (bytes, bytearray, memoryview)):
-        return len(source)
-    if isinstance(source, onnx.ModelProto):
-        return int(source.ByteSize())
-    return _file_bytes(Path(source), onnx.load(str(source), load_external_data=False))
-
-
-def _file_bytes(path: Path, proto: onnx.ModelProto) -> int:
-    """Return the size of a model file and of the data files it names."""
-    names = {
-        entry.value
-        for tensor in proto.graph.initializer
-        if tensor.data_location == onnx.TensorProto.EXTERNAL
-        for entry in tensor.external_data
-        if entry.key == "location"
-    }
-    return int(path.stat().st_size + sum((path.parent / name).stat().st_size for name in names))
+    if recipe is not None:
+        model.metadata[RECIPE_KEY] = recipe.to_json()

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +109,8 @@ class Report:
     skipped : dict of str to str
         Files of the data that could not be read, and why.
     versions : dict of str to str
+    thresholds : Thresholds
+        When the agreement falls short.
     """
 
     source: str | None = None
@@ -123,6 +127,7 @@ class Report:
     warnings: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
+    thresholds: Thresholds = field(default_factory=Thresholds)
 
     @property
     def size_ratio(self) -> float | None:
@@ -158,9 +163,9 @@ class Report:
                 groups.setdefault(node.reason, []).append(node)
         return sorted(groups.items(), key=lambda g: (-sum(n.weight_elements for n in g[1]), -len(g[1]), g[0]))
 
-    def shortfalls(self, thresholds: Thresholds | None = None) -> list[str]:
+    def shortfalls(self) -> list[str]:
         """Say, a line each, where the measured agreement falls short, or what data could not be read."""
-        found = [] if self.agreement is None else self.agreement.shortfalls(thresholds or Thresholds())
+        found = [] if self.agreement is None else self.agreement.shortfalls(self.thresholds)
         if self.skipped:
             found.append(f"{len(self.skipped)} of the data files could not be read")
         return found
@@ -180,6 +185,7 @@ class Report:
             "agreement": None if self.agreement is None else self.agreement.to_dict(),
             "latency": None if self.latency is None else self.latency.to_dict(),
             "shortfalls": self.shortfalls(),
+            "thresholds": asdict(self.thresholds),
             "warnings": list(self.warnings),
             "skipped": dict(self.skipped),
             "timings": dict(self.timings),
@@ -203,6 +209,15 @@ class Report:
         from quantkit.models.report_html import page
 
         return page(self)
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of quantkit and of the libraries whose numbers a report holds."""
+    found = {"quantkit": "unknown"}
+    for name in ("quantkit", "onnxruntime", "onnx", "numpy"):
+        with suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
 
 
 @dataclass

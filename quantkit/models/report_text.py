@@ -183,14 +183,21 @@ def summary(report: Report) -> str:
     if report.agreement is not None:
         lines.append(agreement_title(report.agreement))
         lines += [*table([output_row(o) for o in report.agreement.outputs], OUTPUT_COLUMNS, OUTPUT_LEFT), ""]
-    lines += node_lines(report)
+    return "\n".join([*lines, *tail(report)]).rstrip() + "\n"
+
+
+SHORT = "falls short: "
+
+
+def tail(report: Report) -> list[str]:
+    """Return the lines below the tables: nodes, time taken, notes, files skipped, and what falls short."""
+    lines = node_lines(report)
     if report.timings:
         lines.append("seconds: " + ", ".join(f"{name} {value:.1f}" for name, value in report.timings.items()))
     said = [*report.warnings, *(report.agreement.warnings if report.agreement else [])]
     lines += [f"note: {warning}" for warning in dict.fromkeys(said)]
     lines += skipped_lines(report.skipped)
-    lines += [f"falls short: {line}" for line in report.shortfalls()]
-    return "\n".join(lines).rstrip() + "\n"
+    return lines + [SHORT + line for line in report.shortfalls()]
 
 
 def skipped_lines(skipped: dict[str, str], most: int = 10) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from quantkit.models.data import FeedSource
 from quantkit.models.inputs import Feed
 from quantkit.models.latency import Latency, measure_latency
 from quantkit.models.output_classes import class_axes
+from quantkit.models.progress import Progress
 from quantkit.models.runtime import ModelSource, Session, open_session
 
 __all__ = ["Agreement", "Latency", "measure_latency", "verify"]
@@ -28,7 +29,7 @@ def verify(
     labels: Iterable[Any] | None = None,
     class_axis: int | None = None,
     threads: int = 0,
-    progress: Any = None,
+    progress: Progress | None = None,
 ) -> Agreement:
     """Run both models on every feed and measure how their outputs agree.
 
@@ -45,7 +46,7 @@ def verify(
     threads : int, default 0
         Threads of each model; 0 lets onnxruntime decide.
     progress : callable, optional
-        Called after each feed.
+        Told ``("verify", feeds done, feeds in all or None)``.
 
     Returns
     -------
@@ -69,6 +70,7 @@ def verify(
     comparisons: list[OutputComparison] | None = None
     scorer = _Scorer(before.outputs)
     samples = 0
+    total = len(feeds) if isinstance(feeds, Sized) else None
     for feed, truth in pairs:
         expected = before.run(feed)
         got = after.run({spec.name: feed[spec.name] for spec in after.inputs if spec.name in feed})
@@ -87,7 +89,7 @@ def verify(
             scorer.add(expected, got, truth)
         samples += 1
         if progress is not None:
-            progress()
+            progress("verify", samples, total)
     if comparisons is None:
         raise CalibrationError("there is no sample to compare the models on")
     results = [comparison.result() for comparison in comparisons]

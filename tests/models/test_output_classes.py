@@ -45,12 +45,12 @@ def test_softmax_over_an_inner_axis_is_no_decision():
 @pytest.mark.parametrize("content", [b"", b"text, not a model", linear(np.ones((4, 3)))[:60]])
 def test_what_is_no_model(tmp_path, content):
     (tmp_path / "m.onnx").write_bytes(content)
-    with pytest.raises(ModelError, match=r"m\.onnx: is not an ONNX model, or is cut short"):
+    with pytest.raises(ModelError, match=r"m\.onnx: (is no ONNX model|is empty)"):
         load_structure(tmp_path / "m.onnx")
 
 
 def test_a_missing_file_and_a_folder(tmp_path):
-    with pytest.raises(ModelError, match="cannot be read: No such file"):
+    with pytest.raises(ModelError, match=r"m\.onnx: cannot be read: No such file"):
         load_structure(tmp_path / "m.onnx")
     with pytest.raises(ModelError, match="cannot be read: Is a directory"):
         load_structure(tmp_path)

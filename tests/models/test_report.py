@@ -100,6 +100,7 @@ def test_json_is_strict_and_complete():
         "agreement",
         "latency",
         "shortfalls",
+        "thresholds",
         "warnings",
         "skipped",
         "timings",
@@ -123,7 +124,8 @@ def test_json_is_strict_and_complete():
 def test_shortfalls_hold_agreement_and_skipped_files():
     report = full()
     assert report.shortfalls() == ["1 of the data files could not be read"]
-    assert report.shortfalls(Thresholds(min_sqnr=40)) == [
+    report.thresholds = Thresholds(min_sqnr=40)
+    assert report.shortfalls() == [
         "output 'probs': SQNR 31.3 dB (at least 40 wanted)",
         "1 of the data files could not be read",
     ]

@@ -158,8 +158,8 @@ def test_a_model_that_does_not_run_is_named():
 
 def test_progress_is_told_of_every_feed():
     calls = []
-    verify(linear(WEIGHT), linear(WEIGHT), FEEDS, progress=lambda: calls.append(1))
-    assert len(calls) == 20
+    verify(linear(WEIGHT), linear(WEIGHT), FEEDS, progress=lambda *told: calls.append(told))
+    assert calls == [("verify", i, 20) for i in range(1, 21)]
 
 
 def test_latency_runs_both_models():

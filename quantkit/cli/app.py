@@ -1,0 +1,122 @@
+"""The group of commands, and the one place where errors become a line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from types import FrameType
+
+import click
+
+from quantkit.cli.compare import compare
+from quantkit.cli.console import fail, flush
+from quantkit.cli.doctor import PACKAGES, doctor
+from quantkit.cli.inspect import inspect
+from quantkit.cli.quantize import quantize
+from quantkit.errors import QuantkitError
+
+INTERRUPTED = 130
+TERMINATED = 143
+
+
+def own_version() -> str:
+    """Return the installed version of quantkit."""
+    try:
+        return version("quantkit")
+    except PackageNotFoundError:
+        return "unknown (run from a source folder)"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(own_version(), prog_name="quantkit")
+def group() -> None:
+    """8-bit quantization of ONNX models, measured beside the float model.
+
+    Exit codes: 0 done and verified; 1 finished, but the measured agreement or some inputs fell short (listed);
+    2 wrong usage or bad input, nothing written.
+    """
+
+
+for _command in (quantize, compare, inspect, doctor):
+    group.add_command(_command)
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; never raises, never prints a traceback unless ``QUANTKIT_TRACEBACK=1``."""
+    previous = None
+    if threading.current_thread() is threading.main_thread():
+        # So that a terminated run removes its temporary files, as an interrupted one does.
+        previous = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        return _run(arguments)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    finally:
+        if previous is not None:
+            signal.signal(signal.SIGTERM, previous)
+
+
+class _Terminated(BaseException):
+    pass
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    raise _Terminated
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        result = group.main(None if arguments is None else list(arguments), prog_name="quantkit", standalone_mode=False)
+        flush()
+        return result if isinstance(result, int) else 0
+    except click.ClickException as error:
+        return _usage(error)
+    except (KeyboardInterrupt, click.Abort):
+        fail("interrupted, nothing half-written", prefix="quantkit: ")
+        return INTERRUPTED
+    except _Terminated:
+        fail("terminated, nothing half-written", prefix="quantkit: ")
+        return TERMINATED
+    except QuantkitError as error:
+        _trace()
+        fail(str(error))
+        return 2
+    except ModuleNotFoundError as error:
+        _trace()
+        package = PACKAGES.get((error.name or "").partition(".")[0])
+        if package is None:
+            fail(f"unexpected {error}; the installation of quantkit is damaged")
+        else:
+            fail(f"this needs {package}, which is not installed: pip install {package}")
+        return 2
+    except MemoryError as error:
+        _trace()
+        fail(f"out of memory{f': {error}' if str(error) else ''}")
+        return 2
+    except Exception as error:
+        _trace()
+        text = " ".join(str(error).split())
+        fail(
+            f"unexpected {type(error).__name__}{f': {text}' if text else ''} "
+            "(set QUANTKIT_TRACEBACK=1 to see where; please report it)"
+        )
+        return 2
+
+
+def _usage(error: click.ClickException) -> int:
+    message = error.format_message().rstrip(".").replace("\n", " ")
+    message = message[:1].lower() + message[1:]
+    context = getattr(error, "ctx", None)
+    hint = f"; see {context.command_path} --help" if isinstance(error, click.UsageError) and context else ""
+    fail(f"{message}{hint}")
+    return 2
+
+
+def _trace() -> None:
+    if os.environ.get("QUANTKIT_TRACEBACK", "0") not in ("", "0"):
+        traceback.print_exc(file=sys.stderr)

@@ -1,0 +1,60 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from quantkit.models.agreement import Thresholds
+
+_DEFAULT = Thresholds()
+
+PATH = click.Path(path_type=Path)
+
+
+def thresholds(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that say when agreement falls short."""
+    for name, value, text in (
+        ("--min-argmax", _DEFAULT.min_argmax, "share of argmax decisions that must stay, where classes are not known"),
+        ("--max-drop", _DEFAULT.max_accuracy_drop, "accuracy points that may be lost, where classes are known"),
+        ("--min-slice-sqnr", _DEFAULT.min_slice_sqnr, "least SQNR in dB of the worst channel of each output"),
+        ("--min-sqnr", _DEFAULT.min_sqnr, "least SQNR in dB of each output"),
+    ):
+        option = click.option(name, type=float, default=value, show_default=True, help=f"For exit code 0: {text}.")
+        command = option(command)
+    return command
+
+
+def make_thresholds(options: dict[str, Any]) -> Thresholds:
+    """Take the options of `thresholds` out of a command's options."""
+    return Thresholds(
+        min_sqnr=options.pop("min_sqnr"),
+        min_slice_sqnr=options.pop("min_slice_sqnr"),
+        max_accuracy_drop=options.pop("max_drop"),
+        min_argmax=options.pop("min_argmax"),
+    )
+
+
+preset = click.option(
+    "--preset",
+    metavar="NAME",
+    help="How images are prepared: a preset's name or a recipe's .json file. Default: what the model's metadata says.",
+)
+samples = click.option("--samples", type=click.IntRange(min=1), help="Use at most this many samples. Default: all.")
+threads = click.option(
+    "--threads",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default="all CPUs",
+    help="Threads for running the models. Latency is always measured on one.",
+)
+class_axis = click.option(
+    "--class-axis",
+    type=int,
+    help="Axis of the first output whose largest value is the decision. Default: found by Softmax or by labels.",
+)
+report = click.option("--report", type=PATH, metavar="FILE", help="Also write the full report: .html or .json.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object to stdout instead of text.")

@@ -1,0 +1,97 @@
+"""``quantkit quantize``: the main job."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from quantkit.cli import options
+from quantkit.cli.console import progress
+from quantkit.cli.show import check_report, show_report, write_report
+
+
+@click.command(short_help="Quantize a model to int8 and verify it.")
+@click.argument("model", type=options.PATH)
+@click.option("-o", "--output", required=True, type=options.PATH, help="The int8 model to write.")
+@click.option(
+    "--calibration",
+    type=options.PATH,
+    help="A folder of images, an .npz or .npy file, or a folder of those. Needed by --mode static.",
+)
+@click.option(
+    "--validation",
+    type=options.PATH,
+    help="Data to verify with, all of it. Default: a quarter of the calibration data is held out for that.",
+)
+@options.preset
+@click.option(
+    "--mode",
+    type=click.Choice(["static", "dynamic", "weight_only"]),
+    default="static",
+    show_default=True,
+    help="static: int8 with calibrated ranges. dynamic: ranges found at run time. weight_only: int8 in the file only.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["qdq", "qoperator"]),
+    default="qdq",
+    show_default=True,
+    help="How a static model says what is int8.",
+)
+@click.option(
+    "--target",
+    type=click.Choice(["onnxruntime", "portable"]),
+    default="onnxruntime",
+    show_default=True,
+    help="portable: only operators of the ONNX standard.",
+)
+@click.option(
+    "--exclude",
+    multiple=True,
+    metavar="NAME",
+    help="Leave these nodes float: a node's name, a pattern with * and ?, or an operator type. May be repeated.",
+)
+@options.samples
+@options.class_axis
+@options.threads
+@options.thresholds
+@options.report
+@options.as_json
+def quantize(
+    model: Path,
+    output: Path,
+    calibration: Path | None,
+    validation: Path | None,
+    form: str,
+    report: Path | None,
+    as_json: bool,
+    **more: Any,
+) -> int:
+    """Quantize MODEL to int8, verify it beside the float model, and say what was done.
+
+    The ONNX file that comes out runs in onnxruntime. Exit code 1 when its measured agreement falls short or some
+    inputs could not be read; 2 when nothing was written.
+    """
+    check_report(report, model, output)
+    from quantkit.models.quantizer import quantize_model
+
+    thresholds = options.make_thresholds(more)
+    samples = more.pop("samples")
+    with progress() as tell:
+        result = quantize_model(
+            model,
+            output,
+            calibration=calibration,
+            validation=validation,
+            format=form,
+            limit=samples,
+            thresholds=thresholds,
+            progress=tell,
+            **more,
+        )
+    write_report(result.report, report)
+    show_report(result.report, as_json)
+    return 1 if result.report.shortfalls() else 0

@@ -1,0 +1,63 @@
+"""Reports on a terminal, in a pipe and in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from quantkit.cli.console import on_terminal, say, say_json, show_table
+from quantkit.errors import InvalidArgument
+from quantkit.files import atomic_write, check_output
+from quantkit.models import report_text as text
+from quantkit.models.report import Report
+
+
+def check_report(path: Path | None, *others: Path | None) -> None:
+    """Check, before any work, that the report can be written and is no other file of this run.
+
+    Raises
+    ------
+    OutputError, InvalidArgument
+        Naming the path.
+    """
+    if path is None:
+        return
+    if path.suffix.lower() not in {".html", ".htm", ".json"}:
+        raise InvalidArgument(f"--report: wanted a name that ends in .html or .json, got {path}")
+    check_output(path)
+    for other in others:
+        if other is not None and path.resolve() == other.resolve():
+            raise InvalidArgument(f"--report: {path} is also the model")
+
+
+def write_report(report: Report, path: Path | None) -> None:
+    """Write the report as a page or as JSON, by the name's ending."""
+    if path is None:
+        return
+    page = report.to_json() + "\n" if path.suffix.lower() == ".json" else report.to_html()
+    with atomic_write(path) as file:
+        file.write(page.encode())
+
+
+def show_report(report: Report, as_json: bool) -> None:
+    """Print the report to stdout."""
+    if as_json:
+        say_json(report.to_dict())
+    elif on_terminal():
+        _show_tables(report)
+    else:
+        say(text.summary(report))
+
+
+def _show_tables(report: Report) -> None:
+    say(click.style(text.title(report), bold=True))
+    rows = text.headline(report)
+    if rows:
+        show_table(text.HEADLINE_COLUMNS, rows, left=text.HEADLINE_LEFT)
+    if report.agreement is not None:
+        rows = [text.output_row(output) for output in report.agreement.outputs]
+        title = text.agreement_title(report.agreement).capitalize()
+        show_table(text.OUTPUT_COLUMNS, rows, left=text.OUTPUT_LEFT, title=title)
+    for line in text.tail(report):
+        say(click.style(line, fg="red") if line.startswith(text.SHORT) else line)

@@ -1,0 +1,1 @@
+"""Whole jobs that join several rooms: compare two models, look into one."""

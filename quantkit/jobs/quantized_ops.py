@@ -1,0 +1,41 @@
+"""Where the operators of ONNX and of com.microsoft keep scales and zero points."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Operand(NamedTuple):
+    """Places of a tensor, its scale and its zero point among a node's inputs; tensor None: the first output."""
+
+    tensor: int | None
+    scale: int
+    zero_point: int
+
+
+_UNARY = (Operand(0, 1, 2), Operand(None, 3, 4))
+_BINARY = (Operand(0, 1, 2), Operand(3, 4, 5), Operand(None, 6, 7))
+
+OPERAND_SCALES: dict[str, tuple[Operand, ...]] = {
+    "QuantizeLinear": (Operand(None, 1, 2),),
+    "DequantizeLinear": (Operand(0, 1, 2),),
+    "QLinearConv": _BINARY,
+    "QLinearMatMul": _BINARY,
+    "QLinearAdd": _BINARY,
+    "QLinearMul": _BINARY,
+    "QGemm": (Operand(0, 1, 2), Operand(3, 4, 5), Operand(None, 7, 8)),
+    "QLinearSigmoid": _UNARY,
+    "QLinearLeakyRelu": _UNARY,
+    "QLinearSoftmax": _UNARY,
+    "QLinearAveragePool": _UNARY,
+    "QLinearGlobalAveragePool": _UNARY,
+    "QLinearReduceMean": _UNARY,
+}
+
+DYNAMIC_OPS = {"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "MatMulIntegerToFloat"}
+WEIGHT_ONLY_OPS = {"MatMulNBits", "GatherBlockQuantized", "MatMulBnb4"}
+
+
+def is_qoperator(op_type: str) -> bool:
+    """Whether an operator computes codes from codes with scales of its own."""
+    return op_type in {"QGemm", "QAttention"} or op_type.startswith("QLinear")

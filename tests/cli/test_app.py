@@ -1,0 +1,215 @@
+"""The command line as a whole: exit codes, one line an error, never a traceback."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import click
+import pytest
+
+from quantkit import cli
+from quantkit.cli import app
+from quantkit.errors import CalibrationError
+
+
+@pytest.fixture
+def raising(monkeypatch):
+    """Make `quantkit doctor` raise what the test wants."""
+
+    def install(error):
+        def callback(**_):
+            raise error
+
+        monkeypatch.setattr(app.group.commands["doctor"], "callback", callback)
+
+    return install
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (CalibrationError("a.npz: no data"), 2, "quantkit: error: a.npz: no data"),
+        (CalibrationError("two\nlines\n"), 2, "quantkit: error: two lines"),
+        (KeyError("x"), 2, "quantkit: error: unexpected KeyError: 'x' (set QUANTKIT_TRACEBACK=1 to see where; "),
+        (RuntimeError(), 2, "quantkit: error: unexpected RuntimeError (set QUANTKIT_TRACEBACK=1"),
+        (MemoryError(), 2, "quantkit: error: out of memory"),
+        (KeyboardInterrupt(), 130, "quantkit: interrupted, nothing half-written"),
+        (click.Abort(), 130, "quantkit: interrupted, nothing half-written"),
+        (
+            ModuleNotFoundError("No module named 'onnxruntime.capi'", name="onnxruntime.capi"),
+            2,
+            "quantkit: error: this needs onnxruntime, which is not installed: pip install onnxruntime",
+        ),
+        (
+            ModuleNotFoundError("No module named 'PIL'", name="PIL"),
+            2,
+            "quantkit: error: this needs pillow, which is not installed: pip install pillow",
+        ),
+        (
+            ModuleNotFoundError("No module named 'quantkit.x'", name="quantkit.x"),
+            2,
+            "quantkit: error: unexpected No module named 'quantkit.x'; the installation of quantkit is damaged",
+        ),
+    ],
+)
+def test_an_error_is_one_line_and_a_code(raising, capsys, monkeypatch, error, code, line):
+    monkeypatch.delenv("QUANTKIT_TRACEBACK", raising=False)
+    raising(error)
+    assert cli.main(["doctor"]) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.lstrip("\n").startswith(line)
+    assert err.strip("\n").count("\n") == 0
+
+
+def test_a_traceback_on_request(raising, capsys, monkeypatch):
+    monkeypatch.setenv("QUANTKIT_TRACEBACK", "1")
+    raising(CalibrationError("a.npz: no data"))
+    assert cli.main(["doctor"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback (most recent call last)")
+    assert err.endswith("quantkit: error: a.npz: no data\n")
+
+
+def test_names_that_are_no_text_are_shown(raising, capsys):
+    raising(CalibrationError("bad\udcff.npz: no data"))
+    assert cli.main(["doctor"]) == 2
+    assert capsys.readouterr().err == "quantkit: error: bad\\udcff.npz: no data\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["quantize"], "missing argument 'MODEL'; see quantkit quantize --help"),
+        (["quantize", "m.onnx"], "missing option '-o' / '--output'; see quantkit quantize --help"),
+        (["quantize", "m.onnx", "-o", "x", "--mode", "magic"], "invalid value for '--mode': 'magic' is not one of"),
+        (["quantize", "m.onnx", "-o", "x", "--samples", "0"], "invalid value for '--samples': 0 is not in the range"),
+        (["nonsense"], "no such command 'nonsense'; see quantkit --help"),
+        (["compare", "a", "b", "--frobnicate"], "no such option"),
+        (["compare", "a", "b"], "missing option '--data'; see quantkit compare --help"),
+    ],
+)
+def test_wrong_usage(capsys, arguments, line):
+    assert cli.main(arguments) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"quantkit: error: {line}")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["quantize", "--help"], ["--version"]])
+def test_help_and_version(capsys, arguments):
+    assert cli.main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert "quantkit" in out
+    assert err == ""
+
+
+def test_exit_codes_are_in_the_help(capsys):
+    cli.main(["--help"])
+    assert "0 done and verified; 1 finished" in " ".join(capsys.readouterr().out.split())
+
+
+def python(code, **more):
+    """Run `code` in a fresh interpreter."""
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False, **more)
+
+
+@pytest.mark.parametrize("module", ["click", "rich"])
+def test_without_its_own_libraries_there_is_one_clear_line(module):
+    done = python(
+        f"import sys; sys.modules[{module!r}] = None\nfrom quantkit.cli import main\nsys.exit(main(['doctor']))"
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        f"quantkit: error: the command line needs {module}, which is not installed: pip install {module}\n"
+    )
+
+
+def test_the_command_line_starts_without_the_heavy_libraries():
+    heavy = ["onnx", "onnxruntime", "PIL", "safetensors"]
+    done = python(
+        f"import sys\nfor name in {heavy}: sys.modules[name] = None\n"
+        "from quantkit.cli import main\nsys.exit(main(['quantize', '--help']))"
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def command(*arguments, **more):
+    return subprocess.run(
+        [sys.executable, "-m", "quantkit", *arguments], capture_output=True, text=True, timeout=60, check=False, **more
+    )
+
+
+def test_python_dash_m():
+    done = command("--version")
+    assert done.returncode == 0
+    assert done.stdout.startswith("quantkit, version ")
+
+
+def test_a_closed_pipe_is_no_error():
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        [sys.executable, "-m", "quantkit", "doctor"],
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_a_full_disk_behind_stdout_is_said():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "quantkit", "doctor"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "quantkit: error: cannot write to standard output: No space left on device\n"
+
+
+WAITS = """
+import sys, time
+from quantkit.cli import app, main
+from quantkit.files import atomic_write
+
+def callback(**_):
+    with atomic_write(sys.argv[1]) as file:
+        file.write(b"half")
+        print("ready", flush=True)
+        time.sleep(60)
+
+app.group.commands["doctor"].callback = callback
+sys.exit(main(["doctor"]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "line"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_a_stopped_run_leaves_nothing(tmp_path, sent, code, line):
+    with subprocess.Popen(
+        [sys.executable, "-c", WAITS, str(tmp_path / "out.onnx")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout.readline() == "ready\n"
+        time.sleep(0.05)
+        process.send_signal(sent)
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert err.lstrip("\n") == f"quantkit: {line}, nothing half-written\n"
+    assert list(tmp_path.iterdir()) == []
