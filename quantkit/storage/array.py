@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from quantkit.storage.transport import ArrayHandle
+
 
 class Array(ArrayBase, NDArrayOperatorsMixin):
     """Elements of one dtype on a `ByteStorage`, seen through a shape and strides.
@@ -278,6 +280,22 @@ class Array(ArrayBase, NDArrayOperatorsMixin):
     def is_shared(self) -> bool:
         """Whether other processes that hold these bytes see what is written here."""
         return self._bytes.is_shared()
+
+    def handle(self) -> ArrayHandle:
+        """Return a small tuple from which any process of this user gets this array by `from_handle`.
+
+        It holds nothing: the storage must stay alive until they have fetched it. `StorageError` when not shared.
+        """
+        from quantkit.storage.transport import array_handle_of
+
+        return array_handle_of(self)
+
+    @staticmethod
+    def from_handle(handle: ArrayHandle) -> Array:
+        """Return the array behind a `handle()`; `StorageError` when the process that made it let go of it."""
+        from quantkit.storage.transport import attach_array
+
+        return attach_array(handle)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[Any, ...]:
         # A plain pickle carries these elements only, not the storage around them.

@@ -25,6 +25,7 @@ for _name in _NAMES:
     _TYPES.update({_name: _type, _dtype: _type, _dtype.type: _type})
 
 
+_TYPES.update({"quint8": BYTE, "qint8": _TYPES["int8"]})
 _RANGES = {
     t.wire: (int(np.iinfo(t.wire).min), int(np.iinfo(t.wire).max)) for t in _TYPES.values() if t.wire.kind in "iu"
 }

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 
 from quantkit._kernels._core import Memory
 from quantkit.errors import OutOfMemory
@@ -26,6 +25,8 @@ except ImportError:
 def _create() -> int:
     if hasattr(os, "memfd_create"):
         return os.memfd_create("quantkit", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    import tempfile
+
     with tempfile.TemporaryFile() as file:
         return os.dup(file.fileno())
 

@@ -1,9 +1,9 @@
 """How shared bytes get from one process to another: a handle in the message, the descriptor through a socket.
 
 A process that sends shared bytes runs one small thread that hands out descriptors to other processes of the same
-user. A `Handle` says whom to ask for what. A message that is on its way holds its bytes here until they are fetched;
-a handle made by `ByteStorage.handle` holds nothing. Bytes that a process knows already are never mapped twice: they
-are recognized by the identity of their file.
+user. A `Handle` says whom to ask for what. A message that is on its way holds its bytes here until they are fetched,
+or until every process that could fetch them has ended; a handle made by `ByteStorage.handle` holds nothing. Bytes
+that a process knows already are never mapped twice: they are recognized by the identity of their file.
 
 On Linux the socket has an abstract name, which vanishes with the process. Elsewhere it is a file in the private
 temporary folder of multiprocessing.
@@ -21,7 +21,8 @@ import sys
 import threading
 import time
 import weakref
-from multiprocessing import parent_process, util
+from multiprocessing import parent_process, process, util
+from multiprocessing.connection import wait
 from multiprocessing.reduction import ForkingPickler
 from typing import Any, NamedTuple
 
@@ -29,13 +30,15 @@ from quantkit._kernels._core import Memory
 from quantkit.errors import StorageError
 from quantkit.storage.array import Array
 from quantkit.storage.bytestorage import ByteStorage
-from quantkit.storage.dtypes import element_type
+from quantkit.storage.dtypes import as_shape, element_type
 from quantkit.storage.limits import explain
 from quantkit.storage.quint8 import QUInt8Storage
 from quantkit.storage.shared import is_sealed
 
 PATIENCE = 10.0  # seconds that a peer may take to answer
 LINGER = 5.0  # seconds that a child process waits at its end for its last messages to be fetched
+GRACE = 1.0  # seconds without any receiver alive after which a message counts as lost; a restarted worker is in time
+PULSE = 0.25  # seconds between two looks for lost messages
 FETCH, TAKE, DROP = range(3)  # the descriptor; the descriptor of a message; no descriptor: known already
 _REQUEST = struct.Struct("=BQQQQ?")
 
@@ -56,6 +59,16 @@ def _key(memory: Memory) -> tuple[Any, ...]:
     return status.st_dev, status.st_ino, memory.offset, memory.nbytes, memory.writable
 
 
+class ArrayHandle(NamedTuple):
+    """A `Handle`, and the array that lies on its bytes."""
+
+    storage: Handle
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+    strides: tuple[int, ...]
+
+
 class _Offer:
     """Bytes that others may ask for. Held alive while messages are on their way, and only then."""
 
@@ -63,6 +76,8 @@ class _Offer:
         self.memory = weakref.ref(memory)
         self.waiting = 0
         self.held: Memory | None = None
+        self.had_receivers = False
+        self.lonely_since: float | None = None
 
     def hold(self, memory: Memory) -> None:
         self.waiting += 1
@@ -73,6 +88,25 @@ class _Offer:
         if not self.waiting:
             self.held = None
 
+    def check_receivers(self, alive: bool) -> None:
+        """Let go of bytes whose receivers have all ended, most likely killed with the message unread."""
+        now = time.monotonic()
+        if alive or not self.had_receivers:
+            self.had_receivers, self.lonely_since = self.had_receivers or alive, None
+        elif self.lonely_since is None:
+            self.lonely_since = now
+        elif now - self.lonely_since > GRACE:
+            self.waiting, self.held = 0, None
+
+
+def _receivers_alive() -> bool:
+    """Whether a child or the parent of this process, made by multiprocessing, still runs. Reaps nobody."""
+    parent = parent_process()
+    if parent is not None and parent.is_alive():
+        return True
+    sentinels = [child.sentinel for child in list(getattr(process, "_children", ()))]
+    return len(wait(sentinels, 0)) < len(sentinels)
+
 
 class _Server:
     """The thread that hands out descriptors, one a process."""
@@ -82,6 +116,13 @@ class _Server:
         self.offers: dict[tuple[Any, ...], _Offer] = {}
         self.socket: socket.socket | None = None
         self.address = ""
+        self.armed = False
+
+    def arm(self) -> None:
+        """Linger at the end of this process. Set up early: messages may still be pickled while it ends."""
+        if not self.armed:
+            self.armed = True
+            util.Finalize(None, self.linger, exitpriority=-100)
 
     def offer(self, memory: Memory, *, hold: bool) -> Handle:
         key = _key(memory)
@@ -95,6 +136,7 @@ class _Server:
                 offer = self.offers[key] = _Offer(memory)
             if hold:
                 offer.hold(memory)
+                offer.check_receivers(_receivers_alive())
         return Handle(self.address, *key)
 
     def _start(self) -> None:
@@ -108,15 +150,19 @@ class _Server:
             raise explain(error, "cannot open a socket to hand out shared memory") from error
         self.socket = made
         threading.Thread(target=self._serve, args=(made,), name="quantkit-handles", daemon=True).start()
-        util.Finalize(None, self.linger, exitpriority=-100)
+        self.arm()
 
     def _serve(self, listener: socket.socket) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        listener.settimeout(PULSE)
         while True:
+            self._look_for_lost_messages()
             try:
                 peer, _ = listener.accept()
+            except TimeoutError:
+                continue
             except OSError:
-                time.sleep(0.05)  # out of descriptors: others will give some back
+                time.sleep(PULSE)  # out of descriptors: others will give some back
                 continue
             with peer, contextlib.suppress(OSError, struct.error):
                 peer.settimeout(PATIENCE)
@@ -135,6 +181,15 @@ class _Server:
             socket.send_fds(peer, [b"+"], [memory.fd])
         if verb != FETCH:
             self.fetched(key)
+
+    def _look_for_lost_messages(self) -> None:
+        with self.lock:
+            # Bytes that the user still holds cost nothing to hold here as well.
+            held = [offer for key, offer in self.offers.items() if offer.held is not None and key not in _known]
+            if held:
+                alive = _receivers_alive()
+                for offer in held:
+                    offer.check_receivers(alive)
 
     def look_up(self, key: tuple[Any, ...]) -> Memory | None:
         with self.lock:
@@ -181,6 +236,7 @@ os.register_at_fork(after_in_child=_after_fork)
 def register(storage: ByteStorage) -> None:
     """Remember shared bytes, so that they are recognized when they come back."""
     _known.setdefault(_key(storage._memory), storage)
+    _server.arm()
 
 
 def handle_of(storage: ByteStorage) -> Handle:
@@ -202,11 +258,28 @@ def attach(handle: Handle, verb: int = FETCH) -> ByteStorage:
     storage = _known.get(key)
     if storage is None:
         storage = ByteStorage._of(_fetch(handle, key, verb))
+        _server.arm()
         return _known.setdefault(key, storage)
     if verb == TAKE:
         with contextlib.suppress(StorageError):  # a sender that has ended holds nothing for us any more
             _fetch(handle, key, DROP)
     return storage
+
+
+def array_handle_of(array: Array) -> ArrayHandle:
+    """Return a handle that holds nothing (`Array.handle`)."""
+    dtype = "quint8" if isinstance(array, QUInt8Storage) else array._type.name
+    return ArrayHandle(handle_of(array.storage()), dtype, array.shape, array._offset, array.strides)
+
+
+def attach_array(handle: ArrayHandle) -> Array:
+    """Return the array behind a handle (`Array.from_handle`)."""
+    try:
+        storage, dtype, shape, offset, strides = handle
+    except (TypeError, ValueError):
+        raise StorageError(f"wanted a handle of a shared Array, got {handle!r}") from None
+    cls, dtype = (QUInt8Storage, "uint8") if dtype == "quint8" else (Array, dtype)
+    return cls._make(attach(storage), element_type(dtype), as_shape(shape), offset, tuple(strides))
 
 
 def _fetch(handle: Handle, key: tuple[Any, ...], verb: int) -> Any:

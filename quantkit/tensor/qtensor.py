@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from quantkit import ops
-from quantkit._kernels._core import CodesBase
-from quantkit.errors import InvalidDType, InvalidQParams, ShapeMismatch
+from quantkit.errors import InvalidDType, InvalidQParams, ShapeMismatch, StorageError
 from quantkit.qparams import QDType, QParams, as_qdtype, check_zero_point
 from quantkit.storage import Array
 from quantkit.storage.dtypes import as_shape
 from quantkit.tensor import channels
+from quantkit.tensor.codes import Codes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +22,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 DEFAULT = QParams(1.0, 0)
+
+
+class TensorHandle(NamedTuple):
+    """Where to find the codes of a tensor in another process, and its parameters."""
+
+    codes: Any
+    scale: Any
+    zero_point: Any
+    axis: int | None
 
 
 def real(value: Any) -> NDArray[np.float32]:
@@ -40,7 +49,7 @@ def real(value: Any) -> NDArray[np.float32]:
     return array.astype(np.float32, copy=False)
 
 
-class QTensor(CodesBase, NDArrayOperatorsMixin):
+class QTensor(Codes, NDArrayOperatorsMixin):
     """A tensor of 8-bit codes that stand for the real values ``(code - zero_point) * scale``.
 
     ``np.asarray(t)`` and DLPack give the codes, zero-copy and writable; `dequantize` gives the values. Indexing,
@@ -71,7 +80,6 @@ class QTensor(CodesBase, NDArrayOperatorsMixin):
     """
 
     __slots__ = ("__weakref__", "_qparams")
-    _codes: Array
     _qparams: QParams
 
     def __new__(cls, codes: Array, qparams: QParams = DEFAULT) -> Self:
@@ -88,7 +96,7 @@ class QTensor(CodesBase, NDArrayOperatorsMixin):
 
     @classmethod
     def _make(cls, codes: Array, qparams: QParams) -> Self:
-        made = CodesBase.__new__(cls, codes)
+        made = Codes.__new__(cls, codes)
         made._qparams = qparams
         return made
 
@@ -117,44 +125,6 @@ class QTensor(CodesBase, NDArrayOperatorsMixin):
         """`quantkit.quint8` or `quantkit.qint8`."""
         return as_qdtype(self._codes._type.dtype)
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Sizes of the dimensions."""
-        return self._codes.shape
-
-    @property
-    def strides(self) -> tuple[int, ...]:
-        """Bytes, and so elements, from one code to the next along each dimension."""
-        return self._codes.strides
-
-    @property
-    def ndim(self) -> int:
-        """Number of dimensions."""
-        return self._codes.ndim
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return self._codes.size
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the codes."""
-        return self._codes.size
-
-    @property
-    def device(self) -> str:
-        """Where the codes are: "cpu"."""
-        return self._codes.device
-
-    def stride(self) -> tuple[int, ...]:
-        """Elements from one to the next along each dimension, as PyTorch counts them."""
-        return self._codes.strides
-
-    def data_ptr(self) -> int:
-        """Address of the first code; it holds until the bytes move."""
-        return self._codes.data_ptr()
-
     def storage(self) -> Array:
         """Return the codes, which this tensor and its views share: a `QUInt8Storage`, or an Array of int8."""
         return self._codes
@@ -177,18 +147,6 @@ class QTensor(CodesBase, NDArrayOperatorsMixin):
                 f"real values, or np.asarray(t) for the codes, which are {codes.name}"
             )
         return self._codes._wire().copy() if copy else self._codes._wire()
-
-    def __dlpack__(self, **kwargs: Any) -> Any:
-        return self._codes.__dlpack__(**kwargs)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self._codes.__dlpack_device__()
-
-    def __bytes__(self) -> bytes:
-        return self._codes._wire().tobytes()
-
-    def __len__(self) -> int:
-        return len(self._codes)
 
     def __iter__(self) -> Iterator[Self]:
         return (self[i] for i in range(len(self)))
@@ -265,10 +223,6 @@ class QTensor(CodesBase, NDArrayOperatorsMixin):
         """Return self when contiguous, else a contiguous copy."""
         return self if self.is_contiguous() else self.clone()
 
-    def is_contiguous(self) -> bool:
-        """Whether the codes lie in C order without gaps."""
-        return self._codes.is_contiguous()
-
     def _rearranged(self, verb: str, args: tuple[Any, ...]) -> Self:
         codes = getattr(self._codes, verb)(*args)
         if self._qparams.axis is None:
@@ -321,15 +275,6 @@ class QTensor(CodesBase, NDArrayOperatorsMixin):
         self._codes.resize_(sizes)
         return self
 
-    def share_memory_(self) -> Self:
-        """Move the whole storage to shared memory (`ByteStorage.share_memory_`); returns self."""
-        self._codes.share_memory_()
-        return self
-
-    def is_shared(self) -> bool:
-        """Whether other processes that hold these codes see what is written here."""
-        return self._codes.is_shared()
-
     def equal(self, other: Any) -> bool:
         """Whether `other` is a QTensor of the same dtype, shape, parameters and codes."""
         return (
@@ -379,6 +324,24 @@ class QTensor(CodesBase, NDArrayOperatorsMixin):
         from quantkit.tensor.functions import apply_function
 
         return apply_function(func, args, kwargs)
+
+    def handle(self) -> TensorHandle:
+        """Return a small tuple from which any process of this user gets this tensor by `from_handle`.
+
+        It holds nothing: the storage must stay alive until they have fetched it. `StorageError` when not shared.
+        """
+        q = self._qparams
+        scale, zero_point = (v if q.axis is None else tuple(v.tolist()) for v in (q.scale, q.zero_point))
+        return TensorHandle(self._codes.handle(), scale, zero_point, q.axis)
+
+    @staticmethod
+    def from_handle(handle: TensorHandle) -> QTensor:
+        """Return the tensor behind a `handle()`; `StorageError` when the process that made it let go of it."""
+        try:
+            codes, scale, zero_point, axis = handle
+        except (TypeError, ValueError):
+            raise StorageError(f"wanted a handle of a shared QTensor, got {handle!r}") from None
+        return _unpickle(Array.from_handle(codes), scale, zero_point, axis)
 
     def __reduce__(self) -> tuple[Any, ...]:
         q = self._qparams
