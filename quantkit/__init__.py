@@ -24,6 +24,8 @@ from quantkit.tensor import (
 
 # Names that load a heavier part of the house on first use: name -> (module, attribute).
 _LAZY: dict[str, tuple[str, str]] = {
+    "compare_models": ("quantkit.jobs.compare", "compare_models"),
+    "inspect_model": ("quantkit.jobs.inspect", "inspect_model"),
     "quantize_model": ("quantkit.models.quantizer", "quantize_model"),
     "read_image": ("quantkit.images.image_file", "read_image"),
     "write_image": ("quantkit.images.image_file", "write_image"),

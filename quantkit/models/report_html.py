@@ -24,10 +24,10 @@ body { margin: 0 auto; max-width: 1100px; padding: 32px 20px 64px; background: v
 h1 { font-size: 24px; margin: 0 0 4px; overflow-wrap: anywhere; }
 h2 { font-size: 17px; margin: 36px 0 10px; }
 .soft { color: var(--soft); }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(220px, 1fr)); gap: 12px; margin: 20px 0; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(270px, 1fr)); gap: 12px; margin: 20px 0; }
 .card { background: var(--card); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px; }
-.card b { display: block; font-size: 22px; font-variant-numeric: tabular-nums; }
-.verdict { border-left: 4px solid var(--int8); padding: 8px 14px; background: var(--card); }
+.card b { display: block; font-size: 19px; white-space: nowrap; font-variant-numeric: tabular-nums; }
+.verdict { margin-top: 14px; border-left: 4px solid var(--int8); padding: 8px 14px; background: var(--card); }
 .verdict.short { border-color: var(--bad); }
 .bar { display: flex; height: 12px; border-radius: 6px; overflow: hidden; background: var(--line); margin: 6px 0; }
 .wide { overflow-x: auto; }
@@ -106,7 +106,7 @@ def _verdict(report: Report) -> str:
         return f"<div class='verdict short'><b>Falls short</b>{_list(short)}</div>"
     if report.agreement is None:
         return "<div class=verdict>Not measured: there was no data to compare the two models on.</div>"
-    return "<div class=verdict><b>Verified</b> beside the float model on samples that calibration did not see.</div>"
+    return "<div class=verdict><b>Verified</b>: agreement with the float model was measured; nothing falls short.</div>"
 
 
 def _list(items: Iterable[str]) -> str:
@@ -157,7 +157,7 @@ def _node(place: int, node: NodeRecord) -> str:
     return (
         f"<tr><td class=n data-v={place}>{place}</td><td class=name>{escape(node.name)}</td>"
         f"<td>{escape(node.op_type)}</td><td><span class='tag {node.decision}'>{node.decision}</span></td>"
-        f"<td>{escape(node.reason)}</td>{_number(node.weight_elements)}{_number(node.macs)}</tr>"
+        f"<td>{escape(node.reason)}</td>{_number(node.weight_elements or None)}{_number(node.macs)}</tr>"
     )
 
 

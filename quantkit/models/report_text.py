@@ -192,6 +192,8 @@ SHORT = "falls short: "
 def tail(report: Report) -> list[str]:
     """Return the lines below the tables: nodes, time taken, notes, files skipped, and what falls short."""
     lines = node_lines(report)
+    if report.nodes and report.agreement is None:
+        lines.append("agreement was not measured, because there was no data to run both models on")
     if report.timings:
         lines.append("seconds: " + ", ".join(f"{name} {value:.1f}" for name, value in report.timings.items()))
     said = [*report.warnings, *(report.agreement.warnings if report.agreement else [])]

@@ -36,6 +36,7 @@ def room(tmp_path):
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("text")
     (tmp_path / "a file").write_text("")
+    (tmp_path / "q.onnx").write_text("the result of an earlier run")
     return tmp_path
 
 
@@ -98,6 +99,10 @@ QUANTIZE = {
     "exclude matches nothing": (
         ["good.onnx", "--calibration", "data.npz", "--exclude", "nonsense"],
         "'nonsense' matches no",
+    ),
+    "everything is excluded": (
+        ["good.onnx", "--calibration", "data.npz", "--exclude", "MatMul"],
+        "nothing to quantize",
     ),
     "output is the input": (["good.onnx", "--calibration", "data.npz", "-o", "good.onnx"], "good.onnx"),
     "output in a missing folder": (

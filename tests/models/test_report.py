@@ -161,6 +161,11 @@ def test_summary_of_an_empty_report():
     assert Report().summary() == "model\n"
 
 
+def test_agreement_that_was_not_measured_is_said():
+    lines = Report(nodes=[NodeRecord("n", "Conv", "dynamic", "")]).summary().splitlines()
+    assert lines[-1] == "agreement was not measured, because there was no data to run both models on"
+
+
 @pytest.mark.parametrize(
     ("count", "wanted"), [(0, "0 B"), (999, "999 B"), (35_200, "35.2 kB"), (4_000_000, "4.0 MB"), (2.5e9, "2.50 GB")]
 )
