@@ -15,6 +15,9 @@ HERE = "quantkit/_kernels"
 # -fno-math-errno, -fno-trapping-math: change no result; they let selects become min/max and conversions stay inline.
 COMPILE = ["-std=gnu11", "-O3", "-g0", "-fvisibility=hidden"]
 COMPILE += ["-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]
+if "clang" not in os.environ.get("CC", ""):
+    # gcc's partial redundancy elimination spills accumulators inside the inner loops; clang has no such flag.
+    COMPILE += ["-fno-tree-pre"]
 LINK: list[str] = []
 if os.environ.get("QUANTKIT_SANITIZE"):
     SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer"]

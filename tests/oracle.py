@@ -86,3 +86,33 @@ def histogram(x, low, high, bins):
     with np.errstate(all="ignore"):
         at = np.clip((x - low) * per_unit, np.float32(0), np.float32(bins - 1)).astype(np.int64)
     return np.bincount(at, minlength=bins).astype(np.int64)
+
+
+def matmul_integer(a, b, a_zero_point=0, b_zero_point=0):
+    """Sum over k of (a - a_zero_point) * (b - b_zero_point), modulo 2^32; zero points one a row of a, a column of b."""
+    a_zero_point, b_zero_point = np.asarray(a_zero_point), np.asarray(b_zero_point)
+    if a_zero_point.ndim == 1:
+        a_zero_point = a_zero_point[:, None]
+    product = (np.asarray(a, np.int64) - a_zero_point) @ (np.asarray(b, np.int64) - b_zero_point)
+    return product.astype(np.int32)  # NumPy's conversion wraps
+
+
+def requantize(accumulator, multiplier, zero_point, dtype, low=None, high=None):
+    """Saturate(round_half_even(float32(accumulator) * multiplier) + zero_point), in float32."""
+    limits = LIMITS[np.dtype(dtype)]
+    scaled = np.rint(np.asarray(accumulator, np.int32).astype(np.float32) * np.asarray(multiplier, np.float32))
+    q = scaled.astype(np.float64) + zero_point
+    return np.clip(q, limits[0] if low is None else low, limits[1] if high is None else high).astype(dtype)
+
+
+def multiplier(x_scale, w_scale, y_scale):
+    """f32(f32(x_scale * w_scale) / y_scale)."""
+    return np.float32(x_scale) * np.asarray(w_scale, np.float32) / np.float32(y_scale)
+
+
+def qlinear_add(a, a_scale, a_zero_point, b, b_scale, b_zero_point, c_scale, c_zero_point, dtype):
+    """f32(a_scale / c_scale) * (a - a_zero_point) + the same of b, each step rounded to float32; then as quantize."""
+    a_ratio, b_ratio = np.float32(a_scale) / np.float32(c_scale), np.float32(b_scale) / np.float32(c_scale)
+    left = a_ratio * (np.asarray(a, np.int32) - a_zero_point).astype(np.float32)
+    right = b_ratio * (np.asarray(b, np.int32) - b_zero_point).astype(np.float32)
+    return np.clip(np.rint(left + right) + c_zero_point, *LIMITS[np.dtype(dtype)]).astype(dtype)

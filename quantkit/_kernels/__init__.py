@@ -1,7 +1,22 @@
 """The compiled kernels, as the rest of quantkit sees them."""
 
+from quantkit._kernels import threads as _threads
+
 try:
-    from quantkit._kernels._core import active_isa, affine, affine_plain, histogram, isas, kernels, use_isa, value_range
+    from quantkit._kernels._core import (
+        MatmulPlan,
+        PackedMatmul,
+        active_isa,
+        affine,
+        affine_plain,
+        histogram,
+        isas,
+        kernels,
+        num_threads,
+        set_num_threads,
+        use_isa,
+        value_range,
+    )
 except ModuleNotFoundError as error:
     if error.name != "quantkit._kernels._core":
         raise
@@ -10,4 +25,19 @@ except ModuleNotFoundError as error:
         "Build it in place with `pip install -e .`, or install it with `pip install .` and start Python elsewhere."
     ) from None
 
-__all__ = ["active_isa", "affine", "affine_plain", "histogram", "isas", "kernels", "use_isa", "value_range"]
+set_num_threads(_threads.from_environment())
+
+__all__ = [
+    "MatmulPlan",
+    "PackedMatmul",
+    "active_isa",
+    "affine",
+    "affine_plain",
+    "histogram",
+    "isas",
+    "kernels",
+    "num_threads",
+    "set_num_threads",
+    "use_isa",
+    "value_range",
+]

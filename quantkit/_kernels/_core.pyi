@@ -88,3 +88,41 @@ class CodesBase:
     def __new__(cls, codes: ArrayBase, *args: Any) -> Self: ...
     def __buffer__(self, flags: int, /) -> memoryview: ...
     _codes: Any
+
+def set_num_threads(threads: int) -> None: ...
+def num_threads() -> int: ...
+
+class PackedMatmul:
+    is_signed: bool
+    nbytes: int
+    def __init__(self, b: Any) -> None: ...
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+class MatmulPlan:
+    def __init__(
+        self,
+        b: PackedMatmul,
+        a_is_signed: bool,
+        a_zero_point: int,
+        b_zero_point: Any,
+        bias: Any,
+        out: str,
+        scale: Any,
+        zero_point: int = 0,
+        low: int = 0,
+        high: int = 255,
+        table: Any = None,
+    ) -> None: ...
+    def run(
+        self,
+        a: Any,
+        out: Any,
+        a_zero_points: Any = None,
+        residual: Any = None,
+        own_ratio: float = 0,
+        own_zero_point: int = 0,
+        residual_ratio: float = 0,
+        residual_zero_point: int = 0,
+        threads: int = 0,
+    ) -> None: ...

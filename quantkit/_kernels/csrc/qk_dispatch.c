@@ -4,6 +4,9 @@ static const qk_kernel_row rows[] = {
 #define ISA_scalar QK_ISA_SCALAR
 #define ISA_avx2 QK_ISA_AVX2
 #define ISA_avx512 QK_ISA_AVX512
+#define ISA_avxvnni QK_ISA_AVXVNNI
+#define ISA_avx512vnni256 QK_ISA_AVX512VNNI256
+#define ISA_avx512vnni QK_ISA_AVX512VNNI
 #define QK_KERNEL(family, slot, isa) {#family, #slot, ISA_##isa},
 #include "qk_kernels.inc"
 #undef QK_KERNEL

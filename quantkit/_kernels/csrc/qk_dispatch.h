@@ -17,12 +17,18 @@ enum {
 #define QK_SLOT_scalar(slot) QK_SLOT_##slot,
 #define QK_SLOT_avx2(slot)
 #define QK_SLOT_avx512(slot)
+#define QK_SLOT_avxvnni(slot)
+#define QK_SLOT_avx512vnni256(slot)
+#define QK_SLOT_avx512vnni(slot)
 #define QK_KERNEL(family, slot, isa) QK_SLOT_##isa(slot)
 #include "qk_kernels.inc"
 #undef QK_KERNEL
 #undef QK_SLOT_scalar
 #undef QK_SLOT_avx2
 #undef QK_SLOT_avx512
+#undef QK_SLOT_avxvnni
+#undef QK_SLOT_avx512vnni256
+#undef QK_SLOT_avx512vnni
     QK_SLOT_COUNT
 };
 

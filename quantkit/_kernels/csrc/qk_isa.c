@@ -5,7 +5,7 @@
 
 #define BIT(isa) (1u << (isa))
 
-static const char *const names[QK_ISA_COUNT] = {"scalar", "avx2", "avxvnni", "avx512", "avx512vnni", "neon"};
+static const char *const names[QK_ISA_COUNT] = {"scalar", "avx2", "avxvnni", "avx512", "avx512vnni256", "avx512vnni", "neon"};
 
 const char *qk_isa_name(qk_isa isa) { return names[isa]; }
 
@@ -21,6 +21,7 @@ uint32_t qk_isa_includes(qk_isa isa) {
         case QK_ISA_AVX2: return base | BIT(QK_ISA_AVX2);
         case QK_ISA_AVXVNNI: return base | BIT(QK_ISA_AVX2) | BIT(QK_ISA_AVXVNNI);
         case QK_ISA_AVX512: return base | BIT(QK_ISA_AVX2) | BIT(QK_ISA_AVX512);
+        case QK_ISA_AVX512VNNI256: return base | BIT(QK_ISA_AVX2) | BIT(QK_ISA_AVX512) | BIT(QK_ISA_AVX512VNNI256);
         case QK_ISA_AVX512VNNI: return base | BIT(QK_ISA_AVX2) | BIT(QK_ISA_AVX512) | BIT(QK_ISA_AVX512VNNI);
         case QK_ISA_NEON: return base | BIT(QK_ISA_NEON);
         default: return base;
@@ -50,7 +51,7 @@ uint32_t qk_isa_detected(void) {
     found |= BIT(QK_ISA_AVX2);
     if (os_zmm && avx512) {
         found |= BIT(QK_ISA_AVX512);
-        if (vnni) found |= BIT(QK_ISA_AVX512VNNI);
+        if (vnni) found |= BIT(QK_ISA_AVX512VNNI256) | BIT(QK_ISA_AVX512VNNI);
     }
     if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && ((a >> 4) & 1)) found |= BIT(QK_ISA_AVXVNNI);
     return found;

@@ -10,6 +10,7 @@ typedef enum {
     QK_ISA_AVX2,       /* AVX2, FMA and F16C, as every CPU with AVX2 has them */
     QK_ISA_AVXVNNI,    /* the VEX form of the 8-bit dot product, on top of avx2 */
     QK_ISA_AVX512,     /* F, BW, VL and DQ, on top of avx2 */
+    QK_ISA_AVX512VNNI256, /* the same CPUs as avx512vnni, in 256-bit vectors */
     QK_ISA_AVX512VNNI, /* the EVEX form of the 8-bit dot product, on top of avx512 */
     QK_ISA_NEON,
     QK_ISA_COUNT

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "qk_isa.h"
+#include "qk_matmul.h"
 
 /* Parameters of quantize and dequantize over one contiguous run.
  * Exactly one of zero_point and zero_point_f is set. Where `vector`, each points to one value an element. */

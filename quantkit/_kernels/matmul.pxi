@@ -1,0 +1,311 @@
+# Integer products: packed right operands, what happens to the sums, and one call of the C driver each.
+from libc.stdint cimport int8_t, uint8_t
+from libc.stdlib cimport calloc
+
+from quantkit.errors import InvalidArgument
+
+cdef extern from "qk_pool.h" nogil:
+    void qk_set_num_threads(int threads)
+    int qk_num_threads()
+
+cdef extern from "qk_matmul.h" nogil:
+    ctypedef struct qk_packed_matmul:
+        int64_t k
+        int64_t n
+        int8_t *data
+        int32_t *colsum
+    int64_t qk_padded_columns(int64_t n)
+    int64_t qk_packed_bytes(int64_t k, int64_t n)
+    void qk_pack_matmul(qk_packed_matmul *packed, const char *b, int64_t row_stride, int64_t column_stride, int flip)
+    int QK_OUT_I32, QK_OUT_U8, QK_OUT_S8, QK_OUT_F32
+    ctypedef struct qk_epilogue:
+        int out
+        const int32_t *start
+        const int32_t *b_zero
+        const int32_t *a_zero
+        const int32_t *colsum
+        const float *scale
+        const float *bias
+        int32_t zero_point
+        int32_t low
+        int32_t high
+        const uint8_t *table
+        const uint8_t *residual
+        int64_t residual_stride
+        float own_ratio
+        float residual_ratio
+        int32_t own_zero_point
+        int32_t residual_zero_point
+        int32_t residual_is_signed
+    ctypedef struct qk_matmul_call:
+        const uint8_t *a
+        int64_t a_stride
+        int64_t a_column_stride
+        int64_t m
+        int flip_a
+        int32_t a_zero_point
+        const qk_packed_matmul *b
+        void *c
+        int64_t c_stride
+        qk_epilogue e
+        int threads
+    int qk_matmul_run(const qk_matmul_call *call)
+
+
+def set_num_threads(int threads):
+    """How many threads the pool may use, the caller's included."""
+    qk_set_num_threads(threads)
+
+
+def num_threads():
+    """How many threads the pool may use, the caller's included."""
+    return qk_num_threads()
+
+
+cdef class PackedMatmul:
+    """A right operand in the order in which the kernels read it; serves every instruction set.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        (K, N) of the matrix that was packed.
+    is_signed : bool
+        Whether its codes were int8.
+    nbytes : int
+        Bytes held.
+    """
+
+    cdef qk_packed_matmul p
+    cdef readonly bint is_signed
+    cdef readonly size_t nbytes
+
+    def __cinit__(self, b):
+        cdef Py_buffer bb
+        cdef void *memory = NULL
+        cdef int dtype
+        cdef size_t data_bytes, all_bytes, huge = HUGE_PAGE
+        PyObject_GetBuffer(b, &bb, PyBUF_FORMAT | PyBUF_STRIDES)
+        try:
+            dtype = dtype_of(&bb, False)
+            if bb.ndim != 2 or (dtype != QK_U8 and dtype != QK_S8):
+                raise InvalidDType(f"wanted a 2-d uint8 or int8 matrix to pack, got {getattr(b, 'dtype', type(b))} "
+                                   f"of shape {shape_of(&bb)}")
+            self.is_signed = dtype == QK_S8
+            self.p.k = bb.shape[0]
+            self.p.n = bb.shape[1]
+            data_bytes = (<size_t>qk_packed_bytes(self.p.k, self.p.n) + 64) // 64 * 64  # never nothing
+            all_bytes = data_bytes + <size_t>qk_padded_columns(self.p.n) * 4
+            # Weights that a row at a time is multiplied with are read at the speed of address translation: large ones
+            # start on a boundary of huge pages.
+            if posix_memalign(&memory, 64 if all_bytes < huge else huge, all_bytes):
+                raise OutOfMemory(f"no memory for a packed matrix of {all_bytes} bytes")
+            if all_bytes >= huge:
+                advise_huge(memory, all_bytes)
+            self.p.data = <int8_t *>memory
+            self.p.colsum = <int32_t *>(<char *>memory + data_bytes)
+            self.nbytes = all_bytes
+            with nogil:
+                qk_pack_matmul(&self.p, <const char *>bb.buf, bb.strides[0], bb.strides[1], dtype == QK_U8)
+        finally:
+            PyBuffer_Release(&bb)
+
+    def __dealloc__(self):
+        free(self.p.data)
+
+    @property
+    def shape(self):
+        return self.p.k, self.p.n
+
+    def __repr__(self):
+        return f"PackedMatmul(shape={self.shape}, dtype={'int8' if self.is_signed else 'uint8'})"
+
+
+cdef extern from *:
+    """
+    #include <sys/mman.h>
+    #define QK_HUGE_PAGE ((size_t)2 << 20)
+    static void qk_advise_huge(void *memory, size_t bytes) {
+    #ifdef MADV_HUGEPAGE
+        madvise(memory, bytes, MADV_HUGEPAGE);
+    #endif
+    }
+    """
+    const size_t HUGE_PAGE "QK_HUGE_PAGE"
+    void advise_huge "qk_advise_huge"(void *memory, size_t bytes)
+
+
+cdef class MatmulPlan:
+    """A packed right operand with everything that happens to its products, prepared once for any number of runs.
+
+    Parameters
+    ----------
+    b : PackedMatmul
+    a_is_signed : bool
+    a_zero_point : int
+        Of every row, unless `run` gets one a row.
+    b_zero_point : int or None, or C-contiguous buffer of int32 (N)
+    bias : C-contiguous buffer of int32 (N), or of float32 for a float32 output, or None
+    out : "int32", "uint8", "int8" or "float32"
+    scale : C-contiguous buffer of float32 (N), not for int32
+    zero_point, low, high : int
+        Of the output codes, and their bounds.
+    table : buffer of 256 bytes or None
+        Codes that replace the output codes, read by their byte.
+    """
+
+    cdef PackedMatmul b
+    cdef qk_epilogue e
+    cdef int32_t *memory
+    cdef bint a_is_signed
+    cdef int32_t a_zero
+    cdef uint8_t table[256]
+    cdef int out_dtype
+
+    def __cinit__(self, PackedMatmul b not None, bint a_is_signed, a_zero_point, b_zero_point, bias, str out, scale,
+                  int zero_point=0, int low=0, int high=255, table=None):
+        cdef int64_t n = b.p.n, padded = qk_padded_columns(b.p.n), i
+        cdef int32_t flip = 0 if b.is_signed else 128
+        cdef int32_t *start
+        cdef int32_t *zeros
+        cdef float *scales
+        cdef float *biases
+        cdef const int32_t[::1] ints
+        cdef const float[::1] floats
+        cdef const uint8_t[::1] codes
+        self.b = b
+        self.a_is_signed = a_is_signed
+        self.a_zero = <int32_t>a_zero_point + (128 if a_is_signed else 0)
+        self.memory = <int32_t *>calloc(max(padded, 16) * 4, 4)
+        if self.memory == NULL:
+            raise OutOfMemory(f"no memory for the parameters of {n} columns")
+        start = self.memory
+        zeros = self.memory + padded
+        scales = <float *>(self.memory + 2 * padded)
+        biases = <float *>(self.memory + 3 * padded)
+        self.e.out = {"int32": QK_OUT_I32, "uint8": QK_OUT_U8, "int8": QK_OUT_S8, "float32": QK_OUT_F32}[out]
+        self.out_dtype = {"int32": QK_I32, "uint8": QK_U8, "int8": QK_S8, "float32": QK_F32}[out]
+        for i in range(n):
+            start[i] = <int32_t>(0 - <uint32_t>self.a_zero * <uint32_t>b.p.colsum[i])
+        self.e.start = start
+        self.e.colsum = b.p.colsum
+        if isinstance(b_zero_point, int):
+            if b_zero_point - flip:
+                for i in range(n):
+                    zeros[i] = b_zero_point - flip
+                self.e.b_zero = zeros
+        elif b_zero_point is not None:
+            ints = b_zero_point
+            check_length("b_zero_point", ints.shape[0], n)
+            for i in range(n):
+                zeros[i] = ints[i] - flip
+                if zeros[i]:
+                    self.e.b_zero = zeros
+        if bias is not None and out == "float32":
+            floats = bias
+            check_length("bias", floats.shape[0], n)
+            for i in range(n):
+                biases[i] = floats[i]
+            self.e.bias = biases
+        elif bias is not None:
+            ints = bias
+            check_length("bias", ints.shape[0], n)
+            for i in range(n):
+                start[i] = <int32_t>(<uint32_t>start[i] + <uint32_t>ints[i])
+        if scale is not None:
+            floats = scale
+            check_length("scale", floats.shape[0], n)
+            for i in range(n):
+                scales[i] = floats[i]
+            self.e.scale = scales
+        self.e.zero_point = zero_point
+        self.e.low = low
+        self.e.high = high
+        if table is not None:
+            codes = table
+            check_length("table", codes.shape[0], 256)
+            for i in range(256):
+                self.table[i] = codes[i]
+            self.e.table = self.table
+
+    def __dealloc__(self):
+        free(self.memory)
+
+    def run(self, a, out, a_zero_points=None, residual=None, float own_ratio=0, int own_zero_point=0,
+            float residual_ratio=0, int residual_zero_point=0, int threads=0):
+        """out[M, N] = the product of a[M, K], both of any strides with `out` contiguous along N.
+
+        `a_zero_points`: C-contiguous int32 buffer of M, in place of the plan's one. `residual`: codes [M, N] that are
+        added to the requantized product, own_ratio * (q - own_zero_point) + residual_ratio * (r -
+        residual_zero_point), before the plan's zero point; the product itself is requantized to `own_zero_point`.
+        """
+        cdef Py_buffer ab, cb, rb
+        cdef qk_matmul_call call
+        cdef const int32_t[::1] zeros
+        cdef int32_t *row_zeros = NULL
+        cdef int dtype, status, held = 1
+        cdef int64_t i, item
+        PyObject_GetBuffer(a, &ab, PyBUF_FORMAT | PyBUF_STRIDES)
+        try:
+            PyObject_GetBuffer(out, &cb, PyBUF_FORMAT | PyBUF_STRIDES | PyBUF_WRITABLE)
+            held = 2
+            dtype = dtype_of(&ab, False)
+            if ab.ndim != 2 or ab.shape[1] != self.b.p.k or dtype != (QK_S8 if self.a_is_signed else QK_U8):
+                raise ShapeMismatch(f"wanted a of {'int8' if self.a_is_signed else 'uint8'} [M, {self.b.p.k}], got "
+                                    f"{getattr(a, 'dtype', type(a))} {shape_of(&ab)}")
+            item = cb.itemsize
+            if (cb.ndim != 2 or cb.shape[0] != ab.shape[0] or cb.shape[1] != self.b.p.n
+                    or dtype_of(&cb, False) != self.out_dtype or (cb.strides[1] != item and cb.shape[1] > 1)):
+                raise ShapeMismatch(f"wanted out of shape [{ab.shape[0]}, {self.b.p.n}], contiguous along its rows, got "
+                                    f"{getattr(out, 'dtype', type(out))} {shape_of(&cb)}")
+            call.a = <const uint8_t *>ab.buf
+            call.a_stride = ab.strides[0]
+            call.a_column_stride = ab.strides[1]
+            call.m = ab.shape[0]
+            call.flip_a = self.a_is_signed
+            call.a_zero_point = self.a_zero
+            call.b = &self.b.p
+            call.c = cb.buf
+            call.c_stride = cb.strides[0]
+            call.e = self.e
+            call.threads = threads if threads > 0 else qk_num_threads()
+            if a_zero_points is not None:
+                zeros = a_zero_points
+                check_length("a_zero_point", zeros.shape[0], ab.shape[0])
+                row_zeros = <int32_t *>calloc(max(ab.shape[0], 1), 4)
+                if row_zeros == NULL:
+                    raise OutOfMemory(f"no memory for {ab.shape[0]} zero points")
+                # The plan's own zero point is in its start already: what is left is the difference.
+                for i in range(ab.shape[0]):
+                    row_zeros[i] = self.a_zero - (zeros[i] + (128 if self.a_is_signed else 0))
+                call.e.a_zero = row_zeros
+            if residual is not None:
+                PyObject_GetBuffer(residual, &rb, PyBUF_FORMAT | PyBUF_STRIDES)
+                held = 3
+                dtype = dtype_of(&rb, False)
+                if not same_shape(&rb, &cb) or rb.strides[1] != 1 or (dtype != QK_U8 and dtype != QK_S8):
+                    raise ShapeMismatch(f"wanted a residual of 8-bit codes {shape_of(&cb)}, contiguous along its rows, "
+                                        f"got {getattr(residual, 'dtype', type(residual))} {shape_of(&rb)}")
+                call.e.residual = <const uint8_t *>rb.buf
+                call.e.residual_stride = rb.strides[0]
+                call.e.residual_is_signed = dtype == QK_S8
+                call.e.own_ratio = own_ratio
+                call.e.own_zero_point = own_zero_point
+                call.e.residual_ratio = residual_ratio
+                call.e.residual_zero_point = residual_zero_point
+            with nogil:
+                status = qk_matmul_run(&call)
+            if status < 0:
+                raise OutOfMemory("no memory for the scratch rows of a product")
+        finally:
+            free(row_zeros)
+            PyBuffer_Release(&ab)
+            if held >= 2:
+                PyBuffer_Release(&cb)
+            if held >= 3:
+                PyBuffer_Release(&rb)
+
+
+cdef int check_length(str name, int64_t got, int64_t wanted) except -1:
+    if got != wanted:
+        raise ShapeMismatch(f"wanted {wanted} values of {name}, got {got}")
+    return 0

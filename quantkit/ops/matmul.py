@@ -1,0 +1,241 @@
+"""Products of 8-bit matrices: matmul_integer, qlinear_matmul and pack_matmul.
+
+docs/kernels.md numbers the equations and shows how a product flows from packing to epilogue.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from quantkit._kernels import MatmulPlan, PackedMatmul
+from quantkit.errors import InvalidArgument, InvalidDType, InvalidQParams, ShapeMismatch
+from quantkit.qparams import as_qdtype, as_scale, as_zero_point, check_zero_point
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+# The longest K whose sums of products of codes cannot leave int32: 255 * 128 * 65,793 < 2^31.
+LONGEST_K = 65_793
+
+_CODES = (np.dtype(np.uint8), np.dtype(np.int8))
+
+
+def pack_matmul(b: Any) -> PackedMatmul:
+    """Pack a right operand once, for any number of products.
+
+    Parameters
+    ----------
+    b : array of uint8 or int8, shape (K, N)
+        Any strides. It is copied: later changes to `b` are not seen.
+
+    Returns
+    -------
+    PackedMatmul
+        Accepted wherever `b` is; has ``shape``, ``is_signed`` and ``nbytes``.
+
+    Raises
+    ------
+    InvalidDType
+        For another dtype or number of dimensions.
+    """
+    return PackedMatmul(np.asarray(b))
+
+
+def _operands(verb: str, a: Any, b: Any) -> tuple[NDArray[Any], Any]:
+    a = np.asarray(a)
+    if not isinstance(b, PackedMatmul):
+        b = np.asarray(b)
+    for name, x in (("a", a), ("b", b)):
+        if isinstance(x, PackedMatmul):
+            continue
+        if x.dtype not in _CODES:
+            raise InvalidDType(f"{verb}: {name} must be uint8 or int8, got {x.dtype}")
+        if x.ndim == 0:
+            raise ShapeMismatch(f"{verb}: {name} must have at least one dimension, got a scalar")
+    return a, b
+
+
+def _zero_points(verb: str, name: str, value: Any, is_signed: bool, count: int, axis: int) -> Any:
+    """Return a zero point as an int, or as int32 values of one a row or column.
+
+    ONNX gives those as (count,), or with the dimensions of the operand and 1 in all others.
+    """
+    values = np.asarray(value)
+    if values.ndim > 1:
+        kept = [n for i, n in enumerate(values.shape) if i != values.ndim + axis]
+        if any(n != 1 for n in kept):
+            raise ShapeMismatch(
+                f"{verb}: {name} of shape {values.shape} differs along a batch; wanted one value, or {count}"
+            )
+        values = values.reshape(-1)
+    codes = as_zero_point(values, f"{verb}: {name}")
+    if codes.dtype.kind == "f":
+        raise InvalidQParams(f"{verb}: {name} must be an integer (requantize a tensor with a float one first)")
+    check_zero_point(codes, as_qdtype(np.int8 if is_signed else np.uint8), f"{verb}: {name}")
+    if codes.size == 1:
+        return int(codes.reshape(()))
+    if codes.size != count:
+        raise ShapeMismatch(f"{verb}: wanted 1 or {count} values of {name}, got {codes.size}")
+    return np.ascontiguousarray(codes)
+
+
+def _product(
+    verb: str, a: NDArray[Any], b: Any, dtype: np.dtype[Any], out: Any, plan: Callable[..., MatmulPlan], a_zero: Any
+) -> NDArray[Any]:
+    """Multiply as NumPy's matmul does, batches and 1-d operands included, through a plan for each right matrix."""
+    packed = isinstance(b, PackedMatmul)
+    left = a[None, :] if a.ndim == 1 else a
+    right = b if packed else (b[:, None] if b.ndim == 1 else b)
+    m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
+    if right.shape[-2] != k:
+        raise ShapeMismatch(
+            f"{verb}: a of shape {a.shape} and b of shape {b.shape} do not fit: K is {k} and {right.shape[-2]}"
+        )
+    try:
+        batch = np.broadcast_shapes(left.shape[:-2], () if packed else right.shape[:-2])
+    except ValueError:
+        raise ShapeMismatch(f"{verb}: batches of a {a.shape} and b {b.shape} do not broadcast") from None
+    shape = batch + ((m,) if a.ndim > 1 else ()) + ((n,) if packed or b.ndim > 1 else ())
+    if out is not None and (not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != dtype):
+        what = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
+        raise ShapeMismatch(f"{verb}: wanted out of {dtype} {shape}, got {what}")
+    result: Any = out
+    if out is None or not out.flags.c_contiguous or np.may_share_memory(out, a):
+        result = np.empty(shape, dtype)
+    y = result.reshape((*batch, m, n))
+    if packed or right.ndim == 2:
+        made = plan(right if packed else PackedMatmul(right), m)
+        if math.prod(left.shape[:-2]) != math.prod(batch) or not left.flags.c_contiguous:
+            left = np.broadcast_to(left, (*batch, m, k))
+        if left.flags.c_contiguous:  # one tall product
+            zeros = None if a_zero is None else np.tile(a_zero, math.prod(batch))
+            made.run(left.reshape(-1, k), y.reshape(-1, n), zeros)
+        else:
+            for index in np.ndindex(batch):
+                made.run(left[index], y[index], a_zero)
+    else:
+        left, right = np.broadcast_to(left, (*batch, m, k)), np.broadcast_to(right, (*batch, k, n))
+        for index in np.ndindex(batch):
+            plan(PackedMatmul(right[index]), m).run(left[index], y[index], a_zero)
+    if out is not None and result is not out:
+        out[...] = result
+    filled: NDArray[Any] = result if out is None else out
+    return filled
+
+
+def matmul_integer(
+    a: Any, b: Any, a_zero_point: Any = 0, b_zero_point: Any = 0, *, out: Any = None
+) -> NDArray[np.int32]:
+    """Multiply matrices of codes exactly: ``sum_k (a - a_zero_point) * (b - b_zero_point)`` (ONNX MatMulInteger).
+
+    Parameters
+    ----------
+    a : array of uint8 or int8, shape (..., M, K) or (K,)
+        Any strides.
+    b : array of uint8 or int8, shape (..., K, N) or (K,), or PackedMatmul
+        Batches broadcast as in NumPy's matmul.
+    a_zero_point : int, or array of M
+        One for all, or one a row of `a`.
+    b_zero_point : int, or array of N
+        One for all, or one a column of `b`.
+    out : int32 array, optional
+
+    Returns
+    -------
+    ndarray of int32
+        Sums beyond int32 wrap, which takes K > 65,793.
+
+    Raises
+    ------
+    InvalidDType, ShapeMismatch, InvalidQParams
+        Naming what was wanted and what came.
+    """
+    verb = "matmul_integer"
+    a, b = _operands(verb, a, b)
+    b_signed = b.is_signed if isinstance(b, PackedMatmul) else b.dtype == np.int8
+    columns = b.shape[-1] if isinstance(b, PackedMatmul) or b.ndim > 1 else 1
+    rows = a.shape[-2] if a.ndim > 1 else 1
+    a_zero = _zero_points(verb, "a_zero_point", a_zero_point, a.dtype == np.int8, rows, -2)
+    b_zero = _zero_points(verb, "b_zero_point", b_zero_point, b_signed, columns, -1)
+    per_row = not isinstance(a_zero, int)
+
+    def plan(packed: PackedMatmul, m: int) -> MatmulPlan:
+        return MatmulPlan(packed, a.dtype == np.int8, 0 if per_row else a_zero, b_zero, None, "int32", None)
+
+    return _product(verb, a, b, np.dtype(np.int32), out, plan, a_zero if per_row else None)
+
+
+def qlinear_matmul(
+    a: Any,
+    a_scale: Any,
+    a_zero_point: Any,
+    b: Any,
+    b_scale: Any,
+    b_zero_point: Any,
+    y_scale: Any,
+    y_zero_point: Any,
+    *,
+    out: Any = None,
+) -> NDArray[Any]:
+    """Multiply matrices of codes and quantize the result (ONNX QLinearMatMul).
+
+    ``y = saturate(round_half_even(sum * (a_scale * b_scale / y_scale)) + y_zero_point)`` where `sum` is that of
+    `matmul_integer`; the multiplier is evaluated in float32, the int32 product never goes to memory.
+
+    Parameters
+    ----------
+    a : array of uint8 or int8, shape (..., M, K) or (K,)
+    a_scale, a_zero_point : float, int
+    b : array of uint8 or int8, shape (..., K, N) or (K,), or PackedMatmul
+    b_scale, b_zero_point : float, int, or arrays of N
+        One for all, or one a column of `b`.
+    y_scale, y_zero_point : float, int
+    out : array of uint8 or int8, optional
+
+    Returns
+    -------
+    ndarray
+        Of the dtype of `out`, else of `y_zero_point` where that is an array or NumPy scalar, else of `a`.
+
+    Raises
+    ------
+    InvalidArgument
+        When K > 65,793, where sums could leave int32.
+    InvalidDType, ShapeMismatch, InvalidQParams
+        Naming what was wanted and what came.
+    """
+    verb = "qlinear_matmul"
+    a, b = _operands(verb, a, b)
+    packed = isinstance(b, PackedMatmul)
+    b_signed = b.is_signed if packed else b.dtype == np.int8
+    columns = b.shape[-1] if packed or b.ndim > 1 else 1
+    if a.shape[-1] > LONGEST_K:
+        raise InvalidArgument(f"{verb}: wanted K <= {LONGEST_K}, where sums stay in int32, got {a.shape[-1]}")
+    given = getattr(out, "dtype", None) or getattr(y_zero_point, "dtype", a.dtype)
+    dtype = np.dtype(given) if given in _CODES else a.dtype
+    qdtype = as_qdtype(dtype)
+    a_zero = _zero_points(verb, "a_zero_point", a_zero_point, a.dtype == np.int8, 1, -2)
+    b_zero = _zero_points(verb, "b_zero_point", b_zero_point, b_signed, columns, -1)
+    y_zero = _zero_points(verb, "y_zero_point", y_zero_point, dtype == np.int8, 1, -1)
+    scales = [
+        as_scale(np.asarray(s).reshape(-1) if np.ndim(s) > 1 else s, f"{verb}: {name}")
+        for name, s in (("a_scale", a_scale), ("b_scale", b_scale), ("y_scale", y_scale))
+    ]
+    for name, s, count in (("a_scale", scales[0], 1), ("b_scale", scales[1], columns), ("y_scale", scales[2], 1)):
+        if s.size not in (1, count):
+            raise ShapeMismatch(
+                f"{verb}: wanted {'one' if count == 1 else f'1 or {count}'} values of {name}, got {s.size}"
+            )
+    multiplier = np.ravel(scales[0]) * np.ravel(scales[1]) / np.ravel(scales[2])
+    multiplier = np.ascontiguousarray(np.broadcast_to(multiplier, (columns,)), np.float32)
+
+    def plan(right: PackedMatmul, m: int) -> MatmulPlan:
+        signed = a.dtype == np.int8
+        return MatmulPlan(right, signed, a_zero, b_zero, None, dtype.name, multiplier, y_zero, qdtype.qmin, qdtype.qmax)
+
+    return _product(verb, a, b, dtype, out, plan, None)

@@ -1,0 +1,187 @@
+"""matmul_integer and qlinear_matmul as users call them, and bit equality with onnxruntime."""
+
+import numpy as np
+import onnxruntime as ort
+import oracle
+import pytest
+from onnx import TensorProto, helper
+
+from quantkit import ops
+from quantkit.errors import InvalidArgument, InvalidDType, InvalidQParams, ShapeMismatch
+
+TYPES = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8, "int32": TensorProto.INT32, "float32": TensorProto.FLOAT}
+
+
+def run_onnxruntime(op, inputs, output):
+    names = [f"i{i}" for i in range(len(inputs))]
+    graph = helper.make_graph(
+        [helper.make_node(op, names, ["y"])],
+        "one",
+        [helper.make_tensor_value_info(n, TYPES[v.dtype.name], v.shape) for n, v in zip(names, inputs, strict=True)],
+        [helper.make_tensor_value_info("y", TYPES[output], None)],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, dict(zip(names, inputs, strict=True)))[0]
+
+
+def codes(rng, shape, dtype):
+    info = np.iinfo(dtype)
+    return rng.integers(info.min, info.max, shape, dtype, endpoint=True)
+
+
+def test_matmul_integer_equals_onnxruntime():
+    rng = np.random.default_rng(0)
+    for i in range(250):
+        a_type = np.uint8
+        b_type = np.dtype(("int8", "uint8")[i % 2])
+        m, k, n = (int(v) for v in rng.integers(1, 80, 3))
+        batch = [(), (3,), (2, 3)][i % 3]
+        a, b = codes(rng, (*batch, m, k), a_type), codes(rng, (k, n), b_type)
+        a_zero = codes(rng, (), a_type)
+        b_zero = codes(rng, (n,) if i % 5 == 0 else (), b_type)
+        expected = run_onnxruntime("MatMulInteger", [a, b, a_zero, b_zero], "int32")
+        assert np.array_equal(ops.matmul_integer(a, b, a_zero, b_zero), expected)
+
+
+def test_qlinear_matmul_equals_onnxruntime():
+    rng = np.random.default_rng(1)
+    for i in range(250):
+        a_type = np.dtype(("uint8", "int8")[i % 4 == 3])
+        b_type = a_type if a_type == np.int8 else np.dtype(("int8", "uint8")[i % 2])
+        m, k, n = (int(v) for v in rng.integers(1, 90, 3))
+        batch = [(), (3,), (2, 3)][i % 3]
+        a, b = codes(rng, (*batch, m, k), a_type), codes(rng, (k, n), b_type)
+        a_scale, y_scale = np.float32(rng.uniform(0.01, 0.1)), np.float32(rng.uniform(0.3, 2) * np.sqrt(k))
+        columns = (n,) if i % 5 == 0 and b_type == np.int8 else ()
+        b_scale = np.asarray(rng.uniform(0.01, 0.1, columns), np.float32)
+        b_zero = np.zeros(columns, b_type) if columns else codes(rng, (), b_type)
+        a_zero, y_zero = codes(rng, (), a_type), codes(rng, (), a_type)
+        inputs = [a, np.asarray(a_scale), a_zero, b, b_scale, b_zero, np.asarray(y_scale), y_zero]
+        expected = run_onnxruntime("QLinearMatMul", inputs, a_type.name)
+        actual = ops.qlinear_matmul(*inputs)
+        assert actual.dtype == expected.dtype
+        assert np.array_equal(actual, expected)
+
+
+@pytest.mark.parametrize(
+    ("a_shape", "b_shape"),
+    [
+        ((3, 4), (4, 5)),
+        ((4,), (4, 5)),
+        ((3, 4), (4,)),
+        ((4,), (4,)),
+        ((2, 3, 4), (2, 4, 5)),
+        ((2, 1, 3, 4), (6, 4, 5)),
+        ((3, 4), (7, 4, 5)),
+        ((7, 3, 4), (4,)),
+        ((0, 4), (4, 5)),
+        ((2, 0, 4), (4, 5)),
+    ],
+)
+def test_shapes_are_those_of_numpy(isa, a_shape, b_shape):
+    rng = np.random.default_rng(2)
+    a, b = codes(rng, a_shape, np.uint8), codes(rng, b_shape, np.int8)
+    expected = np.matmul(a.astype(np.int32), b.astype(np.int32))
+    assert np.array_equal(ops.matmul_integer(a, b), expected)
+    out = np.empty(expected.shape, np.int32)
+    assert ops.matmul_integer(a, b, out=out) is out
+    assert np.array_equal(out, expected)
+    turned = np.empty(expected.shape, np.int32, order="F")
+    assert np.array_equal(ops.matmul_integer(a, b, out=turned), expected)
+    if len(b_shape) == 2:
+        assert np.array_equal(ops.matmul_integer(a, ops.pack_matmul(b)), expected)
+
+
+def test_zero_points_in_the_shapes_of_onnx():
+    rng = np.random.default_rng(3)
+    a, b = codes(rng, (2, 3, 4), np.uint8), codes(rng, (4, 5), np.uint8)
+    rows, columns = codes(rng, (3,), np.uint8), codes(rng, (5,), np.uint8)
+    expected = oracle.matmul_integer(a.reshape(6, 4), b, np.tile(rows, 2), columns).reshape(2, 3, 5)
+    assert np.array_equal(ops.matmul_integer(a, b, rows, columns), expected)
+    assert np.array_equal(ops.matmul_integer(a, b, rows.reshape(1, 3, 1), columns.reshape(1, 5)), expected)
+    assert np.array_equal(ops.matmul_integer(a[:, :, ::-1], b[::-1], rows, columns), expected)
+
+
+def test_views_and_transposes():
+    rng = np.random.default_rng(4)
+    a, b = codes(rng, (6, 50, 40), np.uint8), codes(rng, (70, 40), np.int8)
+    expected = np.matmul(a.astype(np.int32), b.T.astype(np.int32))
+    assert np.array_equal(ops.matmul_integer(a, b.T), expected)
+    assert np.array_equal(ops.matmul_integer(a[::2], b.T), expected[::2])
+    assert np.array_equal(ops.matmul_integer(np.asfortranarray(a), b.T), expected)
+    assert np.array_equal(ops.matmul_integer(a[:1], b.T), expected[:1])
+
+
+def test_packed_operand_is_a_copy():
+    b = np.ones((4, 3), np.int8)
+    packed = ops.pack_matmul(b)
+    b[:] = 0
+    assert (packed.shape, packed.is_signed) == ((4, 3), True)
+    assert ops.matmul_integer(np.ones((1, 4), np.uint8), packed).tolist() == [[4, 4, 4]]
+    assert repr(packed) == "PackedMatmul(shape=(4, 3), dtype=int8)"
+
+
+A, B = np.zeros((2, 3), np.uint8), np.zeros((3, 4), np.int8)
+BAD = [
+    (InvalidDType, "a must be uint8 or int8, got float32", (np.zeros((2, 3), np.float32), B)),
+    (InvalidDType, "b must be uint8 or int8, got int32", (A, np.zeros((3, 4), np.int32))),
+    (ShapeMismatch, "at least one dimension", (np.uint8(3), B)),
+    (ShapeMismatch, "do not fit: K is 3 and 5", (A, np.zeros((5, 4), np.int8))),
+    (ShapeMismatch, "do not fit: K is 3 and 5", (A, ops.pack_matmul(np.zeros((5, 4), np.int8)))),
+    (ShapeMismatch, "do not broadcast", (np.zeros((2, 2, 3), np.uint8), np.zeros((3, 3, 4), np.int8))),
+    (InvalidQParams, r"a_zero_point must be in \[0, 255\]", (A, B, 256)),
+    (InvalidQParams, r"b_zero_point must be in \[-128, 127\]", (A, B, 0, 200)),
+    (InvalidQParams, "a_zero_point must be an integer", (A, B, 0.5)),
+    (ShapeMismatch, "wanted 1 or 2 values of a_zero_point, got 3", (A, B, [1, 2, 3])),
+    (ShapeMismatch, "wanted 1 or 4 values of b_zero_point, got 2", (A, B, 0, [1, 2])),
+    (ShapeMismatch, "differs along a batch", (A, B, np.zeros((2, 2, 1), np.uint8))),
+]
+
+
+@pytest.mark.parametrize(("error", "message", "arguments"), BAD, ids=lambda v: str(v)[:30])
+def test_bad_calls(error, message, arguments):
+    with pytest.raises(error, match="matmul_integer: .*" + message):
+        ops.matmul_integer(*arguments)
+
+
+@pytest.mark.parametrize("out", [np.empty((2, 4), np.int64), np.empty((2, 5), np.int32), [[0] * 4] * 2])
+def test_bad_out(out):
+    with pytest.raises(ShapeMismatch, match=r"wanted out of int32 \(2, 4\)"):
+        ops.matmul_integer(A, B, out=out)
+
+
+def test_bad_packs():
+    for b in (np.zeros(3, np.int8), np.zeros((2, 3, 4), np.uint8), np.zeros((2, 3), np.float32)):
+        with pytest.raises(InvalidDType, match="wanted a 2-d uint8 or int8 matrix to pack"):
+            ops.pack_matmul(b)
+
+
+def test_qlinear_matmul_arguments():
+    good = [A, 0.1, 3, B, 0.2, 0, 0.3, 7]
+    assert ops.qlinear_matmul(*good).dtype == np.uint8
+    assert ops.qlinear_matmul(*good[:7], np.int8(7)).dtype == np.int8
+    out = np.empty((2, 4), np.int8)
+    assert ops.qlinear_matmul(*good, out=out) is out
+    for at, value, error, message in [
+        (1, 0.0, InvalidQParams, "a_scale must be finite and > 0, got 0.0"),
+        (4, [0.1, np.nan, 1, 1], InvalidQParams, "b_scale must be finite and > 0, got nan at channel 1"),
+        (6, -1, InvalidQParams, "y_scale must be finite and > 0"),
+        (7, 300, InvalidQParams, r"y_zero_point must be in \[0, 255\]"),
+        (1, [0.1, 0.2], ShapeMismatch, "wanted one values? of a_scale, got 2"),
+        (4, [0.1, 0.2], ShapeMismatch, "wanted 1 or 4 values of b_scale, got 2"),
+        (2, [1, 2], ShapeMismatch, "values of a_zero_point"),
+    ]:
+        bad = [*good[:at], value, *good[at + 1 :]]
+        with pytest.raises(error, match=message):
+            ops.qlinear_matmul(*bad)
+    deep = np.zeros((1, 65_794), np.uint8)
+    with pytest.raises(InvalidArgument, match="wanted K <= 65793, where sums stay in int32, got 65794"):
+        ops.qlinear_matmul(deep, 0.1, 0, np.zeros((65_794, 1), np.int8), 0.1, 0, 0.1, 0)
+
+
+def test_all_extremes_through_the_fused_end(isa):
+    k = 65_793
+    a, b = np.full((1, k), 255, np.uint8), np.full((k, 17), -128, np.int8)
+    scale = 1 / (255 * 128 * k)
+    assert (ops.qlinear_matmul(a, 100.0, 0, b, scale, 0, 1.0, np.int8(100)) == 0).all()
