@@ -1,6 +1,6 @@
 """quantize and dequantize against onnxruntime, torch, NumPy and a copy that moves as many bytes.
 
-    python benchmarks/quantize.py [--sizes 4096,65536,...] [--rounds 15]
+    python benchmarks/quantize.py [--sizes 4096,65536,...] [--rounds 15] [--svg docs/quantize.svg]
 
 Every side writes into memory that it was given before, except torch, whose quantize and dequantize always allocate.
 """
@@ -16,6 +16,7 @@ import onnx
 import onnxruntime as ort
 from harness import machine, pin, race
 from onnx import TensorProto, helper
+from picture import bars
 
 import quantkit as qk
 
@@ -120,11 +121,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--sizes", default="4096,16384,65536,262144,1048576,4194304,16777216")
     parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--svg", help="also draw the ratios to the best peer into this file")
     options = parser.parse_args()
     pin(1)
     print(f"{machine()}; quantkit uses {qk.cpu.active_isa()}; onnxruntime {ort.__version__}, numpy {np.__version__}")
     print("\n| job | elements | quantkit us | GB/s | best peer | best peer / quantkit | copy / quantkit | A/A |")
     print("|---|---|---|---|---|---|---|---|")
+    drawn = []
     for op in ("quantize", "dequantize"):
         for n in map(int, options.sizes.split(",")):
             medians = race(contestants(op, n), rounds=options.rounds)
@@ -136,6 +139,13 @@ def main() -> None:
                 f"| {peers[best] / ours:.2f} | {medians['copy'] / ours:.2f} | {medians['A/A']:.2f} |",
                 flush=True,
             )
+            size = f"{n >> 10} Ki" if n < 1 << 20 else f"{n >> 20} Mi"
+            drawn.append((f"{op} {size}", peers[best] / ours, best))
+    if options.svg:
+        title = "quantize and dequantize, float32 and uint8, one core"
+        note = f"times as fast as the best of onnxruntime {ort.__version__}, torch and NumPy; medians, same process"
+        with open(options.svg, "w") as file:
+            file.write(bars(title, note, drawn))
 
 
 if __name__ == "__main__":
