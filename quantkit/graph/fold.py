@@ -70,7 +70,14 @@ def fold_constants(model: Model) -> None:
     """Turn Constant nodes and what is computed from constants alone into initializers, bodies included."""
     for graph in model.graph.walk():
         _fold_graph(graph)
-    model.graph.drop_unused()
+    tidy(model)
+
+
+def tidy(model: Model) -> None:
+    """Drop what nothing reads, bodies included, and store equal constants once."""
+    for graph in reversed(list(model.graph.walk())):
+        _refresh(graph)
+        graph.drop_unused()
     share_constants(model)
 
 

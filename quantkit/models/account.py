@@ -8,20 +8,20 @@ import numpy as np
 
 from quantkit.graph import FLOAT_TYPES, Graph, Model, Node, element_type
 from quantkit.graph.op_table import weight_inputs
-from quantkit.models.calibrate import Calibration
 from quantkit.models.decisions import NodePlan
 from quantkit.models.report import NodeRecord
+from quantkit.models.statistics import Calibration
 
 
 class Account:
     """Counts weights and work of a prepared model, before the rewriters change it."""
 
-    def __init__(self, model: Model, calibration: Calibration | None) -> None:
+    def __init__(self, model: Model, seen: Mapping[Graph, Calibration] | None) -> None:
         self._rows: list[tuple[Node, str, str, int, int | None]] = []
         self._counted: set[tuple[int, str]] = set()
         for graph in model.graph.walk():
             for node in graph.sorted_nodes():
-                macs = _macs(graph, node, calibration) if calibration and graph is model.graph else None
+                macs = _macs(graph, node, seen[graph]) if seen is not None else None
                 name = node.name or next((n for n in node.outputs if n), "")
                 self._rows.append((node, name, node.op_type, self._weight_elements(graph, node), macs))
 

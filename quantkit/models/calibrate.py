@@ -7,72 +7,24 @@ not run (an empty tensor, a type without a reduction), the tensors themselves ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from quantkit import ops
 from quantkit.errors import CalibrationError, ModelError
+from quantkit.graph import Graph, Model
+from quantkit.graph.control_flow import ControlFlowRunner, Segment
 from quantkit.models.inputs import Feed
 from quantkit.models.runtime import Session, open_session
+from quantkit.models.statistics import Calibration, ChannelStats, ChannelView, TensorStats
 
 _TITLE = "the float model"
-
-
-@dataclass
-class TensorStats:
-    """What was seen of one tensor.
-
-    Attributes
-    ----------
-    low, high : float
-        Range of the finite values; inf and -inf as long as there was none.
-    nonfinite : int
-        How many NaN and infinities were left out.
-    batches : int
-        In how many batches the tensor was made.
-    shape : tuple of int
-        Of the batch with the most elements.
-    """
-
-    low: float = np.inf
-    high: float = -np.inf
-    nonfinite: int = 0
-    batches: int = 0
-    shape: tuple[int, ...] = ()
-
-    @property
-    def seen(self) -> bool:
-        """Whether any finite value was seen."""
-        return self.low <= self.high
-
-    @property
-    def elements(self) -> int:
-        """Number of elements of `shape`."""
-        return int(np.prod(self.shape, dtype=np.int64))
-
-    def update(self, low: float, high: float, nonfinite: int, shape: Sequence[int]) -> None:
-        """Take in one batch."""
-        self.low, self.high = min(self.low, low), max(self.high, high)
-        self.nonfinite += nonfinite
-        self.batches += 1
-        if not self.shape or int(np.prod(shape, dtype=np.int64)) > self.elements:
-            self.shape = tuple(int(n) for n in shape)
-
-
-@dataclass
-class Calibration:
-    """Statistics by tensor name, and how many samples they come from."""
-
-    tensors: dict[str, TensorStats] = field(default_factory=dict)
-    batches: int = 0
-    warnings: list[str] = field(default_factory=list)
-
-    def __getitem__(self, name: str) -> TensorStats:
-        return self.tensors.get(name) or TensorStats()
+Views = Mapping[str, ChannelView]
+_CHANNEL_REDUCTIONS = ("ReduceMin", "ReduceMax", "ReduceSumSquare", "ReduceMean")
 
 
 def _with_outputs(proto: ModelProto, names: Iterable[str]) -> ModelProto:
@@ -94,10 +46,21 @@ class Observer:
         The float model.
     names : iterable of str
         Tensors of its main graph. Those that are no float tensors are ignored.
+    by_channel : dict of str to ChannelView
+        Those of which each channel is wanted too.
+    result : Calibration, optional
+        Where to collect.
     """
 
-    def __init__(self, proto: ModelProto, names: Iterable[str]) -> None:
+    def __init__(
+        self,
+        proto: ModelProto,
+        names: Iterable[str],
+        by_channel: Views | None = None,
+        result: Calibration | None = None,
+    ) -> None:
         self._proto = proto
+        self._by_channel = dict(by_channel or {})
         wanted = dict.fromkeys(names)
         inputs = {value.name: value.type.tensor_type.elem_type for value in proto.graph.input}
         made = [name for name in wanted if name not in inputs]
@@ -107,9 +70,12 @@ class Observer:
             name for name in wanted if types.get(name) == "tensor(float)" or inputs.get(name) == TensorProto.FLOAT
         ]
         self._made = set(made)
+        self._channel_names = [name for name in self.names if name in self._by_channel]
         self._reducer: Session | None = open_session(self._reducing_model(), _TITLE) if self.names else None
         self.input_names = {spec.name for spec in self._fetcher.inputs}
-        self.result = Calibration({name: TensorStats() for name in self.names})
+        self.result = result if result is not None else Calibration()
+        for name in self.names:
+            self.result.tensors.setdefault(name, TensorStats())
 
     def _reducing_model(self) -> ModelProto:
         out = _with_outputs(self._proto, ())
@@ -123,7 +89,27 @@ class Observer:
                 attributes: dict[str, Any] = {} if op_type == "Shape" else {"keepdims": 0}
                 out.graph.node.append(helper.make_node(op_type, [name], [output], name=output, **attributes))
                 out.graph.output.add(name=output)
+        opset = max(o.version for o in out.opset_import if o.domain in ("", "ai.onnx"))
+        for i, name in enumerate(self._channel_names):
+            self._add_channel_outputs(out, name, f"{prefix}_channel_{i}", opset)
         return out
+
+    def _add_channel_outputs(self, out: ModelProto, name: str, prefix: str, opset: int) -> None:
+        view = self._by_channel[name]
+        axes = [0] if view.rank is None else [0, *range(2, view.rank)]
+        if view.rank is None:
+            shape = numpy_helper.from_array(np.array([-1, view.length], np.int64), f"{prefix}_shape")
+            out.graph.initializer.append(shape)
+            out.graph.node.append(helper.make_node("Reshape", [name, shape.name], [f"{prefix}_rows"], name=prefix))
+            name = f"{prefix}_rows"
+        if opset >= 18:
+            out.graph.initializer.append(numpy_helper.from_array(np.array(axes, np.int64), f"{prefix}_axes"))
+        for op_type in _CHANNEL_REDUCTIONS:
+            output = f"{prefix}_{op_type}"
+            inputs = [name, f"{prefix}_axes"] if opset >= 18 else [name]
+            attributes: dict[str, Any] = {"keepdims": 0} if opset >= 18 else {"keepdims": 0, "axes": axes}
+            out.graph.node.append(helper.make_node(op_type, inputs, [output], name=output, **attributes))
+            out.graph.output.add(name=output)
 
     def update(self, feeds: Feed) -> None:
         """Run one batch.
@@ -133,7 +119,6 @@ class Observer:
         CalibrationError
             When the float model itself fails on it.
         """
-        self.result.batches += 1
         if not self.names:
             return
         values: list[Any] | None = None
@@ -144,8 +129,10 @@ class Observer:
                 # A reduction that does not run (an empty tensor) must not end the calibration.
                 self._reducer = None
         if values is None:
-            self._fetch(feeds, self.names)
+            self._fetch(feeds, self.names, channels=True)
             return
+        shapes = {name: values[3 * i + 2] for i, name in enumerate(self.names)}
+        self._update_channels(values[3 * len(self.names) :], shapes)
         odd = []
         for i, name in enumerate(self.names):
             low, high, shape = values[3 * i : 3 * i + 3]
@@ -155,7 +142,28 @@ class Observer:
                 odd.append(name)
         self._fetch(feeds, odd)
 
-    def _fetch(self, feeds: Feed, names: Sequence[str]) -> None:
+    def _update_channels(self, values: list[Any], shapes: dict[str, Any]) -> None:
+        step = len(_CHANNEL_REDUCTIONS)
+        for i, name in enumerate(self._channel_names):
+            low, high, squares, mean = (np.asarray(v, np.float64) for v in values[step * i : step * (i + 1)])
+            count = int(np.prod(shapes[name])) // max(1, low.size)
+            self._merge_channels(name, ChannelStats(low, high, squares, mean * count, count))
+
+    def _merge_channels(self, name: str, found: ChannelStats) -> None:
+        if name in self.result.channels:
+            self.result.channels[name].update(found)
+        else:
+            self.result.channels[name] = found
+
+    def _reduce_channels(self, name: str, value: Any) -> None:
+        view = self._by_channel[name]
+        rows = np.moveaxis(value, -1 if view.rank is None else 1, 0)
+        rows = rows.reshape(len(rows), -1).astype(np.float64)
+        if rows.size:
+            sums = (rows.min(1), rows.max(1), (rows**2).sum(1), rows.sum(1))
+            self._merge_channels(name, ChannelStats(*sums, rows.shape[1]))
+
+    def _fetch(self, feeds: Feed, names: Sequence[str], *, channels: bool = False) -> None:
         made = [name for name in names if name in self._made]
         try:
             fetched = dict(zip(made, self._fetcher.run(feeds, made), strict=True)) if made else {}
@@ -165,19 +173,25 @@ class Observer:
             value = np.asarray(fetched[name] if name in fetched else feeds[name])
             low, high, nonfinite = ops.finite_range(value)
             self.result.tensors[name].update(float(low), float(high), int(nonfinite), value.shape)
-
-    def finish(self) -> Calibration:
-        """Return the statistics, with a warning for each tensor that had values to leave out."""
-        for name, stats in self.result.tensors.items():
-            if stats.nonfinite:
-                self.result.warnings.append(
-                    f"tensor {name!r}: {stats.nonfinite} NaN or infinite values were left out of its range"
-                )
-        return self.result
+            if channels and name in self._by_channel:
+                self._reduce_channels(name, value)
 
 
-def calibrate(proto: ModelProto, names: Iterable[str], batches: Iterable[Feed]) -> Calibration:
-    """Observe the tensors `names` of `proto` over `batches`; one batch is alive at a time.
+@dataclass(frozen=True)
+class Wanted:
+    """What to observe in one graph: tensors, and those of them of which each channel is wanted too."""
+
+    names: tuple[str, ...]
+    by_channel: Views = field(default_factory=dict)
+
+
+def calibrate(model: Model, wanted: Mapping[Graph, Wanted], batches: Iterable[Feed]) -> dict[Graph, Calibration]:
+    """Observe tensors of `model`, in its main graph and in bodies, over `batches`; one batch is alive at a time.
+
+    Returns
+    -------
+    dict of Graph to Calibration
+        For each graph of the model. A body that was never run has seen no batch.
 
     Raises
     ------
@@ -186,9 +200,65 @@ def calibrate(proto: ModelProto, names: Iterable[str], batches: Iterable[Feed]) 
     ModelError
         When onnxruntime cannot load the model.
     """
-    observer = Observer(proto, names)
+    found = {graph: Calibration() for graph in model.graph.walk()}
+    main = found[model.graph]
+    stepper = _Stepper(model, wanted, found) if len(found) > 1 else None
+    observer: Observer | None = None
     for feeds in batches:
+        main.batches += 1
+        if stepper is not None:
+            try:
+                stepper.update(feeds)
+                continue
+            except (ModelError, TypeError, ValueError, KeyError, IndexError) as error:
+                main.warnings.append(f"the bodies of the model are not calibrated: {error}")
+                stepper = None
+                for calibration in found.values():
+                    calibration.tensors.clear()
+                    calibration.channels.clear()
+        if observer is None:
+            here = wanted[model.graph]
+            observer = Observer(model.to_proto(), here.names, here.by_channel, main)
         observer.update({name: value for name, value in feeds.items() if name in observer.input_names})
-    if not observer.result.batches:
+    if not main.batches:
         raise CalibrationError("the calibration data has no samples")
-    return observer.finish()
+    for calibration in found.values():
+        for name, stats in calibration.tensors.items():
+            if stats.nonfinite:
+                main.warnings.append(
+                    f"tensor {name!r}: {stats.nonfinite} NaN or infinite values were left out of its range"
+                )
+    return found
+
+
+class _Stepper:
+    """Observes a model with bodies, segment by segment."""
+
+    def __init__(self, model: Model, wanted: Mapping[Graph, Wanted], found: dict[Graph, Calibration]) -> None:
+        self._wanted, self._found = wanted, found
+        self._runner: ControlFlowRunner | None = None
+        self._model = model
+        self._sessions: dict[Segment, tuple[Session | None, Observer]] = {}
+
+    def update(self, feeds: Feed) -> None:
+        if self._runner is None:
+            self._runner = ControlFlowRunner(self._model.graph, self._run)
+        self._runner.run(dict(feeds))
+
+    def _run(self, segment: Segment, values: Feed) -> Feed:
+        if segment not in self._sessions:
+            self._sessions[segment] = self._open(segment, values)
+        session, observer = self._sessions[segment]
+        observer.update(values)
+        self._found[segment.graph].batches += segment.graph.parent is not None
+        return dict(zip(segment.outputs, session.run(values), strict=True)) if session is not None else {}
+
+    def _open(self, segment: Segment, values: Feed) -> tuple[Session | None, Observer]:
+        proto = segment.to_proto(values)
+        wanted = self._wanted[segment.graph]
+        made = {name for node in segment.nodes for name in node.outputs}
+        names = [name for name in wanted.names if name in made or name in segment.inputs]
+        if not proto.graph.output:
+            proto.graph.output.add(name=next(name for node in segment.nodes for name in node.outputs if name))
+        observer = Observer(proto, names, wanted.by_channel, self._found[segment.graph])
+        return (open_session(proto, _TITLE) if segment.outputs else None), observer

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from quantkit.graph import Graph, Model, Node
+from quantkit.graph.fold import tidy
 from quantkit.graph.op_table import WEIGHT_OPS, Kind, row, weight_inputs
 from quantkit.models.bias import merge_bias, split_all
-from quantkit.models.calibrate import Calibration
+from quantkit.models.channel_groups import find_groups
 from quantkit.models.decisions import NodePlan, Plan
 from quantkit.models.dynamic import DynamicWriter, dynamic_problem
+from quantkit.models.equalize import equalize
 from quantkit.models.plan import Planner
 from quantkit.models.qoperator import rewrite_qoperator
 from quantkit.models.rewrite import rewrite_qdq
+from quantkit.models.statistics import Calibration
 from quantkit.models.weight_only import WeightOnlyWriter, weight_problem
 
 Decisions = dict[Node, NodePlan]
@@ -21,38 +26,49 @@ _POSITIONS_THAT_PAY = 2048
 
 
 def quantize_static(
-    model: Model, calibration: Calibration, excluded: dict[Node, str], form: str
-) -> tuple[Decisions, Plan]:
+    model: Model, seen: Mapping[Graph, Calibration], excluded: Mapping[Node, str], form: str, *, equalized: bool = True
+) -> tuple[Decisions, dict[Graph, Plan]]:
     """Rewrite `model` in static form; weights that cannot be used in int8 are at least stored so where that is free.
+
+    Parameters
+    ----------
+    seen : mapping of Graph to Calibration
+        Carried along where channels are equalized.
+    excluded : mapping of Node to str
+        Nodes to leave float, and why.
+    form : {"qdq", "qoperator"}
+    equalized : bool
+        Whether channels of an activation are given like ranges first.
 
     Returns
     -------
     decisions : dict of Node to NodePlan
-    plan : Plan
-        Of the main graph.
+    plans : dict of Graph to Plan
     """
-    graph = model.graph
-    merged = merge_bias(graph, set(excluded))
-    plan = Planner(graph, calibration, excluded).make()
-    decisions = plan.nodes
-    _store_remaining(graph, decisions, excluded, calibration)
-    rewrite_qdq(graph, plan)
-    for add, product in merged.items():
-        decisions[add] = NodePlan(decisions[product].decision, f"bias of {product!r}")
-    for body in list(graph.walk())[1:]:
-        found: Decisions = {
-            node: NodePlan("float", "lies in a body, whose ranges are not calibrated") for node in body.nodes
-        }
-        _store_remaining(body, found, excluded, None)
-        decisions.update(found)
-    if form == "qoperator":
-        rewrite_qoperator(graph)
-    model.graph.drop_unused()
-    return decisions, plan
+    decisions: Decisions = {}
+    plans: dict[Graph, Plan] = {}
+    for graph in list(model.graph.walk()):
+        calibration = seen[graph]
+        if equalized:
+            equalize(graph, find_groups(graph, set(excluded)), calibration)
+        merged = merge_bias(graph, set(excluded))
+        plan = plans[graph] = Planner(graph, calibration, excluded).make()
+        never_run = graph.parent is not None and not calibration.batches
+        if never_run:
+            plan.nodes.update({n: NodePlan("float", "its branch was never taken in calibration") for n in graph.nodes})
+        _store_remaining(graph, plan.nodes, excluded, None if never_run else calibration)
+        rewrite_qdq(graph, plan, calibration)
+        for add, product in merged.items():
+            plan.nodes[add] = NodePlan(plan.nodes[product].decision, f"bias of {product!r}")
+        decisions |= plan.nodes
+        if form == "qoperator":
+            rewrite_qoperator(graph)
+    tidy(model)
+    return decisions, plans
 
 
 def _store_remaining(
-    graph: Graph, decisions: Decisions, excluded: dict[Node, str], calibration: Calibration | None
+    graph: Graph, decisions: Decisions, excluded: Mapping[Node, str], calibration: Calibration | None
 ) -> None:
     """Give float nodes int8 weights where dequantizing them costs next to nothing."""
     writer = WeightOnlyWriter(graph)
@@ -72,7 +88,7 @@ def _is_free(graph: Graph, node: Node, calibration: Calibration | None) -> bool:
     if node.is_op("MatMul", "Gemm"):
         return True
     if calibration is None:
-        return False
+        return True  # a branch that is never taken costs no time, only bytes
     shape = calibration[node.inputs[0]].shape
     positions = 1
     for length in shape[2:]:
@@ -80,17 +96,17 @@ def _is_free(graph: Graph, node: Node, calibration: Calibration | None) -> bool:
     return bool(shape) and positions * max(1, shape[0]) >= _POSITIONS_THAT_PAY
 
 
-def quantize_weights_only(model: Model, excluded: dict[Node, str]) -> Decisions:
+def quantize_weights_only(model: Model, excluded: Mapping[Node, str]) -> Decisions:
     """Rewrite `model` so that every weight that can be is stored in int8 and dequantized before use."""
     return _each_graph(model, excluded, None)
 
 
-def quantize_dynamic(model: Model, excluded: dict[Node, str], target: str) -> Decisions:
+def quantize_dynamic(model: Model, excluded: Mapping[Node, str], target: str) -> Decisions:
     """Rewrite `model` in dynamic form; weights without such a form are stored in int8."""
     return _each_graph(model, excluded, target)
 
 
-def _each_graph(model: Model, excluded: dict[Node, str], dynamic_target: str | None) -> Decisions:
+def _each_graph(model: Model, excluded: Mapping[Node, str], dynamic_target: str | None) -> Decisions:
     decisions: Decisions = {}
     for graph in list(model.graph.walk()):
         merged = merge_bias(graph, set(excluded))
@@ -105,13 +121,13 @@ def _each_graph(model: Model, excluded: dict[Node, str], dynamic_target: str | N
         for add, product in merged.items():
             decisions[add] = NodePlan(decisions[product].decision, f"bias of {product!r}")
         split_all(graph)
-    model.graph.drop_unused()
+    tidy(model)
     return decisions
 
 
-def _verdict(graph: Graph, node: Node, excluded: dict[Node, str], dynamic_target: str | None) -> NodePlan:
+def _verdict(graph: Graph, node: Node, excluded: Mapping[Node, str], dynamic_target: str | None) -> NodePlan:
     if node in excluded:
-        return NodePlan("float", f"excluded by {excluded[node]!r}")
+        return NodePlan("float", excluded[node])
     if node.op_type not in WEIGHT_OPS or not any(graph.is_constant(node.input(p)) for p in weight_inputs(node)):
         return NodePlan("float", f"{node.op_type} is computed in float")
     problem = weight_problem(graph, node)

@@ -9,14 +9,15 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from quantkit.graph import FLOAT_TYPES, Graph, Node, element_type
 from quantkit.graph.op_table import Kind, data_inputs, is_pass_through, row
-from quantkit.models.calibrate import Calibration
 from quantkit.models.decisions import NodePlan, Plan, clamp_is_proved, constant_qparams
+from quantkit.models.gates import gate_input_qparams, saturation
+from quantkit.models.statistics import Calibration
 from quantkit.qparams import QParams, choose_qparams, qint8, quint8
 
 
@@ -36,7 +37,7 @@ def observed_tensors(graph: Graph) -> list[str]:
 class Planner:
     """Makes the plan of one graph."""
 
-    def __init__(self, graph: Graph, calibration: Calibration, excluded: dict[Node, str]) -> None:
+    def __init__(self, graph: Graph, calibration: Calibration, excluded: Mapping[Node, str]) -> None:
         self.graph, self.calibration, self.excluded = graph, calibration, excluded
         self.nodes = graph.sorted_nodes()
         self.plan = Plan()
@@ -74,7 +75,7 @@ class Planner:
         """Return why a weighted node cannot compute in int8, or None."""
         graph = self.graph
         if node in self.excluded:
-            return f"excluded by {self.excluded[node]!r}"
+            return self.excluded[node]
         if node.op_type == "ConvTranspose":
             return "onnxruntime has no int8 ConvTranspose"
         if node.op_type == "Gemm" and (
@@ -152,7 +153,7 @@ class Planner:
                     self._born.discard(node.inputs[0])
                     self._born.add(node.outputs[0])
             elif kind in (Kind.ARITHMETIC, Kind.FACTOR):
-                factor = self._positive_factor(node)
+                factor = 1.0 if self._is_free_gate(node) else self._positive_factor(node)
                 if factor is not None:
                     self.plan.rescaled[node] = factor
                     self._join(node)
@@ -199,6 +200,22 @@ class Planner:
             if 1e-20 < factor < 1e20:
                 return factor
         return None
+
+    def _is_free_gate(self, node: Node) -> bool:
+        """A HardSigmoid that alone reads an int8 node's output: that output's codes can be those of the gate."""
+        name = node.inputs[0] if node.inputs else ""
+        maker = self.graph.producer(name)
+        return (
+            node.is_op("HardSigmoid")
+            and saturation(node) is not None
+            and 0 <= node.get("beta", 0.5) <= 1
+            and node not in self.excluded
+            and name in self._born
+            and self.graph.only_consumer(name) is node
+            and maker in self._chosen
+            and maker not in self.plan.rescaled
+            and row(maker).kind in (Kind.WEIGHTED, Kind.ARITHMETIC)
+        )
 
     def _can_compute(self, node: Node) -> bool:
         names = [node.input(p) for p in data_inputs(node)]
@@ -274,7 +291,16 @@ class Planner:
 
     def _activation(self, name: str) -> QParams:
         stats = self.calibration[name]
-        return choose_qparams(stats.low, stats.high, quint8)
+        low, high = stats.low, stats.high
+        reader = self.graph.only_consumer(name)
+        bounds = saturation(reader) if reader is not None else None
+        if reader is not None and self._is_free_gate(reader):
+            return gate_input_qparams(reader)
+        if bounds is not None:
+            # What saturates the only reader need not be told apart.
+            low, high = max(low, bounds[0]), min(high, bounds[1])
+            low, high = min(low, high), max(low, high)
+        return choose_qparams(low, high, quint8)
 
     def _assign_qparams(self) -> None:
         plan = self.plan
@@ -284,6 +310,9 @@ class Planner:
                 plan.born[node.outputs[0]] = self._activation(node.outputs[0])
                 continue
             if node not in self._chosen:
+                continue
+            if node in plan.rescaled and node.is_op("HardSigmoid"):
+                plan.born[node.outputs[0]] = QParams(1 / 255, 0)
                 continue
             if node in plan.rescaled:
                 source = plan.born[self._born_input(node)]
@@ -326,7 +355,7 @@ class Planner:
         if node in self.plan.absorbed:
             return NodePlan("passthrough", "its bound is expressed by the quantized range of the node before it")
         if node in self.plan.rescaled:
-            return NodePlan("passthrough", "a positive factor: the same codes under another scale")
+            return NodePlan("passthrough", "the same codes under another scale")
         if node in self._chosen:
             if row(node).kind is Kind.PASS:
                 return NodePlan("passthrough", "moves codes")
@@ -334,7 +363,7 @@ class Planner:
         if node in self._why_not:
             return NodePlan("float", self._why_not[node])
         if node in self.excluded:
-            return NodePlan("float", f"excluded by {self.excluded[node]!r}")
+            return NodePlan("float", self.excluded[node])
         if node in dropped:
             return NodePlan("float", "no int8 node needs its result")
         if row(node).kind is Kind.FLOAT:

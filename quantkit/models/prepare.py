@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from quantkit.graph import FLOAT_TYPES, Graph, Model, Node, element_type, fold_constants, raise_opset
+from quantkit.graph.fold import tidy
+from quantkit.models.gates import unify_gates
 
 _FOLD_INTO = ("Conv", "ConvTranspose", "Gemm")
 
@@ -32,8 +34,6 @@ def prepare(model: Model) -> Model:
             if node.is_op("Gemm"):
                 _fold_gemm_factors(graph, node)
                 _split_gemm_matrix(graph, node)
-            elif node.is_op("HardSwish"):
-                _split_hard_swish(graph, node)
         for node in graph.sorted_nodes():
             if node.is_op("ReduceMean"):
                 _use_global_pool(graph, node)
@@ -41,7 +41,8 @@ def prepare(model: Model) -> Model:
             if node in graph and node.is_op(*_FOLD_INTO):
                 while _fold_successor(graph, node):
                     pass
-    model.graph.drop_unused()
+        unify_gates(graph)
+    tidy(model)
     return model
 
 
@@ -101,15 +102,6 @@ def _split_gemm_matrix(graph: Graph, node: Node) -> None:
     graph.set_inputs(node, node.inputs[:2])
     graph.set_outputs(node, [product])
     graph.add(add, before=node)
-
-
-def _split_hard_swish(graph: Graph, node: Node) -> None:
-    """HardSwish is a HardSigmoid and a product, and these have int8 forms."""
-    gate = graph.model.names.fresh(f"{node.outputs[0]}_gate")
-    name = graph.model.names.fresh(f"{node.name}_gate")
-    graph.add(Node("HardSigmoid", node.inputs, [gate], name=name, alpha=1 / 6, beta=0.5), before=node)
-    node.op_type = "Mul"
-    graph.set_inputs(node, [node.inputs[0], gate])
 
 
 def _use_global_pool(graph: Graph, node: Node) -> None:

@@ -13,23 +13,26 @@ import onnx
 
 from quantkit.errors import CalibrationError, InvalidArgument, ModelError
 from quantkit.files.atomic import check_output
-from quantkit.graph import Model, load_model, read_proto, save_model
+from quantkit.graph import Graph, Model, Node, load_model, read_proto, save_model
 from quantkit.graph.io import ModelSource, model_bytes
 from quantkit.models.account import Account
 from quantkit.models.agreement import Agreement, Thresholds
-from quantkit.models.calibrate import Calibration, calibrate
+from quantkit.models.calibrate import Wanted, calibrate
+from quantkit.models.channel_groups import channel_views, find_groups
 from quantkit.models.data import FeedSource, open_data
 from quantkit.models.decisions import Plan
-from quantkit.models.forms import quantize_dynamic, quantize_static, quantize_weights_only
+from quantkit.models.forms import quantize_dynamic, quantize_weights_only
 from quantkit.models.image_data import RECIPE_KEY, recipe_of
 from quantkit.models.inputs import InputSpec
 from quantkit.models.plan import observed_tensors
 from quantkit.models.prepare import prepare
 from quantkit.models.progress import Progress
+from quantkit.models.refine import Refiner
 from quantkit.models.report import QuantizationResult, Report, TensorRange, versions
 from quantkit.models.runtime import describe_model, open_session
 from quantkit.models.selection import match_excluded
 from quantkit.models.sizes import external_files, model_size
+from quantkit.models.statistics import Calibration
 from quantkit.models.verify import measure_latency, verify
 from quantkit.qparams import QParams
 
@@ -37,6 +40,8 @@ MODES = ("static", "dynamic", "weight_only")
 FORMATS = ("qdq", "qoperator")
 TARGETS = ("onnxruntime", "portable")
 _INT8_OPS = ("DequantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger", "ConvInteger")
+
+Seen = dict[Graph, Calibration]
 
 
 def quantize_model(
@@ -52,6 +57,7 @@ def quantize_model(
     exclude: Iterable[str] = (),
     limit: int | None = None,
     seed: int = 0,
+    refine: bool = True,
     measure: bool = True,
     class_axis: int | None = None,
     threads: int = 0,
@@ -86,6 +92,8 @@ def quantize_model(
         Use at most this many samples of `calibration`.
     seed : int
         Chooses the samples that are held out.
+    refine : bool
+        Static only: try a few ways and keep the one whose outputs agree best with the float model; see `refine.py`.
     measure : bool
         Compare with the float model, and time both.
     class_axis : int, optional
@@ -121,7 +129,7 @@ def quantize_model(
         _check_output(output, model)
     job = _Job(model, mode, format, target, progress)
     job.report.thresholds = thresholds or Thresholds()
-    job.class_axis, job.threads, job.measure = class_axis, threads, measure
+    job.class_axis, job.threads, job.measure, job.refine = class_axis, threads, measure, refine
     return job.run(output, calibration, validation, preset, exclude, limit, seed)
 
 
@@ -132,7 +140,7 @@ class _Job:
         self.source, self.mode, self.form, self.target = source, mode, form, target
         self._progress = progress
         self.class_axis: int | None = None
-        self.threads, self.measure = 0, True
+        self.threads, self.measure, self.refine = 0, True, True
         named = isinstance(source, (str, os.PathLike))
         self.report = Report(source=str(source) if named else None, versions=versions())
         self.report.options = {"mode": mode, "format": form, "target": target}
@@ -172,11 +180,10 @@ class _Job:
         with self.stage("prepare"):
             excluded = match_excluded(model, excluded_entries)
             model = prepare(model)
-        seen = self._calibrate(model, feeds) if self.mode == "static" and feeds is not None else None
-        with self.stage("rewrite"):
-            self._rewrite(model, seen, excluded)
-            used = feeds or held_out
-            _stamp(model, report, used.recipe if used is not None else None)
+        seen = self._calibrate(model, feeds, set(excluded)) if self.mode == "static" and feeds is not None else None
+        model = self._rewrite(model, seen, excluded, feeds if self.refine else None)
+        used = feeds or held_out
+        _stamp(model, report, used.recipe if used is not None else None)
         agreement: list[Any] = []
 
         def check(candidate: Path | bytes) -> None:
@@ -233,7 +240,7 @@ class _Job:
             self.report.latency = measure_latency(self.source, candidate, next(iter(held_out)))
         return found
 
-    def _calibrate(self, model: Model, feeds: FeedSource) -> Calibration:
+    def _calibrate(self, model: Model, feeds: FeedSource, excluded: set[Node]) -> Seen:
         total = len(feeds)
 
         def counted() -> Iterator[Any]:
@@ -242,24 +249,39 @@ class _Job:
                 yield feed
 
         with self.stage("calibrate"):
-            seen = calibrate(model.to_proto(), observed_tensors(model.graph), counted())
-        self.report.calibration_samples = seen.batches
-        self.report.warnings += seen.warnings
+            wanted = {}
+            for graph in model.graph.walk():
+                by_channel = channel_views(graph, find_groups(graph, excluded))
+                wanted[graph] = Wanted(tuple(dict.fromkeys([*observed_tensors(graph), *by_channel])), by_channel)
+            seen = calibrate(model, wanted, counted())
+        self.report.calibration_samples = seen[model.graph].batches
+        self.report.warnings += seen[model.graph].warnings
         return seen
 
-    def _rewrite(self, model: Model, seen: Calibration | None, excluded: dict[Any, str]) -> None:
-        account = Account(model, seen)
-        if self.mode == "static":
-            assert seen is not None
-            decisions, plan = quantize_static(model, seen, excluded, self.form)
-            self.report.ranges = _ranges(plan, seen)
-        elif self.mode == "dynamic":
-            decisions = quantize_dynamic(model, excluded, self.target)
+    def _rewrite(self, model: Model, seen: Seen | None, excluded: dict[Node, str], probes: FeedSource | None) -> Model:
+        """Return the quantized model, and write decisions and ranges into the report."""
+        report = self.report
+        if seen is not None:
+            refiner = Refiner(model, seen, excluded, self.form)
+            with self.stage("rewrite" if probes is None else "refine"):
+                if probes is None:
+                    best = refiner.make(equalized=True)
+                else:
+                    best = refiner.best(self.source, probes, lambda done, total: self.tell("refine", done, total))
+            model, report.nodes = best.model, best.records
+            report.ranges = [r for plan, found in best.plans for r in _ranges(plan, found)]
+            report.options["refined"] = best.label
         else:
-            decisions = quantize_weights_only(model, excluded)
-        self.report.nodes = account.records(decisions)
+            with self.stage("rewrite"):
+                account = Account(model, None)
+                if self.mode == "dynamic":
+                    decisions = quantize_dynamic(model, excluded, self.target)
+                else:
+                    decisions = quantize_weights_only(model, excluded)
+                report.nodes = account.records(decisions)
         if not any(node.decision in ("static", "dynamic", "weight_only") for node in self.report.nodes):
             raise ModelError(f"{describe_model(self.source)}: nothing to quantize: {self._why_nothing()}")
+        return model
 
     def _why_nothing(self) -> str:
         reasons = self.report.float_reasons()

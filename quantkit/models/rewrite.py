@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from quantkit import ops
 from quantkit.graph import Graph, Node
 from quantkit.graph.op_table import Kind, data_inputs, row, weight_axis
 from quantkit.models.bias import split_all, split_bias
 from quantkit.models.decisions import Plan, constant_qparams
 from quantkit.models.emit import Emitter
-from quantkit.models.weights import Array, QuantizedWeight, least_scale, quantize_bias, quantize_weight
+from quantkit.models.statistics import Calibration
+from quantkit.models.weights import Array, QuantizedWeight, least_scale, quantize_bias, quantize_weight, tap_use
 from quantkit.qparams import QParams
 
 
@@ -25,9 +27,12 @@ class QdqWriter:
         Changed in place.
     plan : Plan
         Of this graph.
+    calibration : Calibration
+        Its means correct the biases for what rounding the weights adds on average.
     """
 
-    def __init__(self, graph: Graph, plan: Plan) -> None:
+    def __init__(self, graph: Graph, plan: Plan, calibration: Calibration) -> None:
+        self.calibration = calibration
         self.graph, self.plan = graph, plan
         self.emit = Emitter(graph)
         self.codes: dict[str, str] = {}
@@ -184,18 +189,42 @@ class QdqWriter:
         x_scale = self.x_scale(node, x_position)
         x = self.read(node, inputs[x_position])
         weight, quantized = self.weight(node, position)
-        bias = self._bias(node, x_scale, quantized)
+        bias = self._bias(node, x_scale, quantized, self._shift(node, position, quantized))
         inputs[x_position], inputs[position] = x, weight
         if bias is not None and node.op_type != "MatMul":
-            inputs[2] = bias
+            inputs = [*inputs[:2], bias]
         self.graph.set_inputs(node, inputs)
         return split_bias(self.graph, node, bias) if node.op_type == "MatMul" else node
 
-    def _bias(self, node: Node, x_scale: float, weight: QuantizedWeight) -> str | None:
-        name = node.input(2)
-        if not name:
+    def _shift(self, node: Node, position: int, weight: QuantizedWeight) -> Array | None:
+        """Return what rounding the weight adds to each output on average, from the mean of each input channel."""
+        seen = self.calibration.channels.get(node.inputs[0])
+        if position != 1 or seen is None or not seen.usable or (node.is_op("MatMul") and not node.input(2)):
             return None
-        values = self.graph.array(name)
+        exact = self.graph.array(node.inputs[1]).astype(np.float64)
+        error = ops.dequantize_linear(weight.codes, weight.scale, 0, axis=weight.axis) - exact
+        if node.is_op("Conv"):
+            groups = node.get("group", 1)
+            error = error * tap_use(node, self.calibration[node.inputs[0]].shape, error.shape[2:])
+            taps = error.reshape(groups, error.shape[0] // groups, error.shape[1], -1).sum(axis=-1)
+            if seen.mean.size != groups * taps.shape[2]:
+                return None
+            shift: Array = np.einsum("goi,gi->go", taps, seen.mean.reshape(groups, -1)).reshape(-1)
+            return shift
+        error = error.T if node.get("transB", 0) else error
+        if error.ndim != 2 or seen.mean.size != error.shape[0]:
+            return None
+        shift = seen.mean @ error
+        return shift
+
+    def _bias(self, node: Node, x_scale: float, weight: QuantizedWeight, shift: Array | None) -> str | None:
+        name = node.input(2)
+        if not name and shift is None:
+            return None
+        values: Array = np.zeros(1) if not name else self.graph.array(name).astype(np.float64)
+        if shift is not None:
+            values = values - shift
+        name = name or f"{node.outputs[0]}_bias"
         found = quantize_bias(values, x_scale, weight.scale)
         if found is None:
             return None  # onnxruntime then adds it in float
@@ -229,6 +258,6 @@ def static_axis(node: Node, position: int, rank: int) -> int | None:
     return weight_axis(node, position, rank)
 
 
-def rewrite_qdq(graph: Graph, plan: Plan) -> None:
-    """Write `plan` into `graph` in QDQ form."""
-    QdqWriter(graph, plan).write()
+def rewrite_qdq(graph: Graph, plan: Plan, calibration: Calibration) -> None:
+    """Write `plan`, made from `calibration`, into `graph` in QDQ form."""
+    QdqWriter(graph, plan, calibration).write()

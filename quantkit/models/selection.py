@@ -10,7 +10,7 @@ from quantkit.graph import Model, Node
 
 
 def match_excluded(model: Model, exclude: Iterable[str]) -> dict[Node, str]:
-    """Return the nodes that `exclude` names, each with the entry that named it; bodies included.
+    """Return the nodes that `exclude` names, each with the reason that says which entry named it; bodies included.
 
     An entry is a node's name, an operator type, the name of a tensor that a node makes, or a glob pattern over names
     (``*``, ``?``, ``[abc]``). It must be matched before the graph is prepared: preparing renames and merges.
@@ -29,7 +29,7 @@ def match_excluded(model: Model, exclude: Iterable[str]) -> dict[Node, str]:
             types = ", ".join(sorted({node.op_type for node in nodes}))
             raise InvalidArgument(f"exclude: {entry!r} matches no node; the model's operator types are {types}")
         for node in hits:
-            found.setdefault(node, entry)
+            found.setdefault(node, f"excluded by {entry!r}")
     return found
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from quantkit import ops
+from quantkit.graph import Node
 from quantkit.qparams import QParams
 
 QMAX = 127
@@ -93,3 +94,32 @@ def quantize_bias(bias: Array, x_scale: float, weight_scale: Array) -> tuple[Arr
     if np.any(np.abs(codes) > INT32_MAX):
         return None
     return codes.astype(np.int64).astype(np.int32), scale
+
+
+def tap_use(node: Node, shape: tuple[int, ...], kernel: tuple[int, ...]) -> Array:
+    """Return, for each tap of a Conv's kernel, the share of output positions at which it reads no padding.
+
+    Short inputs read much of it. 1 everywhere where the spatial `shape` is not known.
+    """
+    rank = len(kernel)
+    use = np.ones(kernel)
+    if len(shape) != rank + 2:
+        return use
+    strides, dilations = node.get("strides") or [1] * rank, node.get("dilations") or [1] * rank
+    pads = node.get("pads") or [0] * 2 * rank
+    auto = node.get("auto_pad", "NOTSET")
+    for axis in range(rank):
+        length, stride, reach = shape[axis + 2], strides[axis], dilations[axis] * (kernel[axis] - 1)
+        before, after = pads[axis], pads[axis + rank]
+        if auto.startswith("SAME"):
+            total = max((-(-length // stride) - 1) * stride + reach + 1 - length, 0)
+            before = total // 2 if auto == "SAME_UPPER" else -(-total // 2)
+            after = total - before
+        count = (length + before + after - reach - 1) // stride + 1
+        if count < 1:
+            return np.ones(kernel)
+        first = np.arange(count) * stride - before
+        reads = first[:, None] + dilations[axis] * np.arange(kernel[axis])
+        inside = ((reads >= 0) & (reads < length)).mean(axis=0)
+        use = use * inside.reshape([-1 if i == axis else 1 for i in range(rank)])
+    return use

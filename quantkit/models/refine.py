@@ -1,0 +1,187 @@
+"""Refine: try a few ways to quantize, and keep the one whose outputs agree best with the float model.
+
+No rule about ranges or channels is best for every model, and the error of one layer says little about the error of the
+outputs; so the outputs themselves decide, on samples of the calibration set. Equalization is tried with and without.
+Where the best still falls short, the blocks of the model that cost the outputs most are left float, as long as most of
+the weights and of the arithmetic stay int8.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import islice, pairwise
+from typing import Any
+
+import numpy as np
+
+from quantkit.errors import ModelError
+from quantkit.graph import Graph, Model, Node
+from quantkit.graph.io import model_bytes
+from quantkit.models.account import Account
+from quantkit.models.decisions import Plan
+from quantkit.models.forms import quantize_static
+from quantkit.models.inputs import Feed
+from quantkit.models.report import NodeRecord, Report
+from quantkit.models.runtime import Session, open_session
+from quantkit.models.statistics import Calibration
+
+# Noise over signal of the worst output that is good enough: 22 dB on these few samples, so that others keep 20.
+_GOOD = 10**-2.2
+_PROBES = 8
+_PROBE_BYTES = 64 << 20
+# Beyond this a model is not built again and again.
+_MAX_BYTES = 256 << 20
+_BLOCKS = 10
+_LEAST_WEIGHT_SHARE = 0.75
+_LEAST_MAC_SHARE = 0.6
+_WORTH = 0.9  # a block must lower the noise to this
+
+Seen = Mapping[Graph, Calibration]
+
+
+@dataclass
+class Candidate:
+    """One way to quantize a model, done.
+
+    Attributes
+    ----------
+    model : Model
+    records : list of NodeRecord
+    plans : list of (Plan, Calibration)
+    noise : float
+        Noise over signal of the worst output; inf where the model does not run.
+    label : str
+    """
+
+    model: Model
+    records: list[NodeRecord]
+    plans: list[tuple[Plan, Calibration]]
+    noise: float = np.inf
+    label: str = ""
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """Shares of weight elements and of multiply-accumulates in int8."""
+        report = Report(nodes=self.records)
+        weights, macs = report.int8_weight_share, report.int8_mac_share
+        return (1.0 if weights is None else weights), (1.0 if macs is None else macs)
+
+
+class Refiner:
+    """Makes candidates from one prepared and calibrated model, which stays as it is."""
+
+    def __init__(self, model: Model, seen: Seen, excluded: Mapping[Node, str], form: str) -> None:
+        self._proto, self._tensors, self._form = model.to_proto(), model.tensors, form
+        graphs = _graphs(model)
+        self._seen = [seen[graph] for graph in graphs]
+        nodes = [node for graph in graphs for node in graph.sorted_nodes()]
+        self._excluded = {i: excluded[node] for i, node in enumerate(nodes) if node in excluded}
+        self.count = len(nodes)
+        self._float: Session | None = None
+        self._probes: list[tuple[Feed, list[Any]]] = []
+
+    def make(self, *, equalized: bool, left_float: Iterable[int] = (), reason: str = "") -> Candidate:
+        """Quantize a copy of the model; nodes `left_float`, by position, stay float for `reason`."""
+        model = Model(self._proto, self._tensors)
+        graphs = _graphs(model)
+        seen = {graph: copy.deepcopy(found) for graph, found in zip(graphs, self._seen, strict=True)}
+        nodes = [node for graph in graphs for node in graph.sorted_nodes()]
+        excluded = {nodes[i]: entry for i, entry in self._excluded.items()}
+        excluded |= {nodes[i]: reason for i in left_float if i not in self._excluded}
+        account = Account(model, seen)
+        decisions, plans = quantize_static(model, seen, excluded, self._form, equalized=equalized)
+        found = [(plan, seen[graph]) for graph, plan in plans.items()]
+        return Candidate(model, account.records(decisions), found)
+
+    def best(self, float_model: Any, feeds: Iterable[Feed], tell: Callable[[int, int], None]) -> Candidate:
+        """Return the best candidate, judged on the first few of `feeds`."""
+        first = self.make(equalized=True)
+        first.label = "channels equalized"
+        if self._proto.ByteSize() > _MAX_BYTES:
+            return first
+        self._take_probes(float_model, feeds)
+        plain = self.make(equalized=False)
+        plain.label = "channels as they are"
+        for candidate in (first, plain):
+            self._measure(candidate)
+        best = min(first, plain, key=lambda c: c.noise)
+        if best.noise > _GOOD and np.isfinite(best.noise):
+            best = self._leave_blocks_float(best, best is first, tell)
+        return best
+
+    def _take_probes(self, float_model: Any, feeds: Iterable[Feed]) -> None:
+        session = open_session(float_model, "the float model")
+        size = 0
+        for feed in islice(feeds, _PROBES):
+            self._probes.append((feed, session.run(feed)))
+            size += sum(np.asarray(value).nbytes for value in feed.values())
+            if size > _PROBE_BYTES:
+                break
+
+    def _measure(self, candidate: Candidate) -> None:
+        try:
+            session = open_session(model_bytes(candidate.model), "a candidate")
+            results = [session.run({spec.name: feed[spec.name] for spec in session.inputs}) for feed, _ in self._probes]
+        except ModelError:
+            return
+        candidate.noise = _worst_noise([expected for _, expected in self._probes], results)
+
+    def _leave_blocks_float(self, base: Candidate, equalized: bool, tell: Callable[[int, int], None]) -> Candidate:
+        """Leave those blocks float that lower the noise most, best first."""
+        edges = np.linspace(0, self.count, _BLOCKS + 1).astype(int)
+        blocks = [range(a, b) for a, b in pairwise(edges) if b > a]
+        reason = "left float: rounding here cost the outputs most"
+        singles = []
+        for i, block in enumerate(blocks):
+            tell(i, len(blocks))
+            found = self.make(equalized=equalized, left_float=block, reason=reason)
+            if _within(found):
+                self._measure(found)
+                singles.append((found.noise, i))
+        best, chosen = base, set[int]()
+        for noise, i in sorted(singles):
+            if best.noise <= _GOOD or noise > _WORTH * base.noise:
+                break
+            trial = chosen | {i}
+            left = [n for b in sorted(trial) for n in blocks[b]]
+            found = self.make(equalized=equalized, left_float=left, reason=reason)
+            if not _within(found):
+                continue
+            self._measure(found)
+            if found.noise <= _WORTH * best.noise:
+                best, chosen = found, trial
+                best.label = f"{base.label}, {len(trial)} of {len(blocks)} blocks float"
+        return best
+
+
+def _within(candidate: Candidate) -> bool:
+    weights, macs = candidate.shares
+    return weights >= _LEAST_WEIGHT_SHARE and macs >= _LEAST_MAC_SHARE
+
+
+def _graphs(model: Model) -> list[Graph]:
+    """Return the graphs of a model in an order that survives writing and reading it."""
+    found = [model.graph]
+    for graph in found:
+        found.extend(body for node in graph.sorted_nodes() for body in node.bodies.values())
+    return found
+
+
+def _worst_noise(expected: list[list[Any]], got: list[list[Any]]) -> float:
+    """Return noise over signal of the worst float output, over all runs."""
+    worst = 0.0
+    for i in range(len(expected[0]) if expected else 0):
+        noise = signal = 0.0
+        for a, b in zip(expected, got, strict=True):
+            x, y = np.asarray(a[i]), np.asarray(b[i])
+            if x.dtype.kind != "f" or x.shape != y.shape:
+                continue
+            x, y = x.astype(np.float64), y.astype(np.float64)
+            finite = np.isfinite(x)
+            signal += float(np.sum(x[finite] ** 2))
+            noise += float(np.sum(np.nan_to_num(x - y, nan=np.inf, posinf=np.inf)[finite] ** 2))
+        if signal:
+            worst = max(worst, noise / signal)
+    return worst

@@ -1,0 +1,129 @@
+"""What calibration keeps of a tensor: small, and mergeable batch by batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class ChannelView:
+    """Which axis of a tensor is its channels.
+
+    Attributes
+    ----------
+    rank : int or None
+        Axis 1 of a tensor of this rank; None: the last axis.
+    length : int or None
+        Of that last axis.
+    """
+
+    rank: int | None = None
+    length: int | None = None
+
+
+@dataclass
+class TensorStats:
+    """What was seen of one tensor.
+
+    Attributes
+    ----------
+    low, high : float
+        Range of the finite values; inf and -inf as long as there was none.
+    nonfinite : int
+        How many NaN and infinities were left out.
+    batches : int
+        In how many batches the tensor was made.
+    shape : tuple of int
+        Of the batch with the most elements.
+    """
+
+    low: float = np.inf
+    high: float = -np.inf
+    nonfinite: int = 0
+    batches: int = 0
+    shape: tuple[int, ...] = ()
+
+    @property
+    def seen(self) -> bool:
+        """Whether any finite value was seen."""
+        return self.low <= self.high
+
+    @property
+    def elements(self) -> int:
+        """Number of elements of `shape`."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    def update(self, low: float, high: float, nonfinite: int, shape: Sequence[int]) -> None:
+        """Take in one batch."""
+        self.low, self.high = min(self.low, low), max(self.high, high)
+        self.nonfinite += nonfinite
+        self.batches += 1
+        if not self.shape or int(np.prod(shape, dtype=np.int64)) > self.elements:
+            self.shape = tuple(int(n) for n in shape)
+
+
+@dataclass
+class ChannelStats:
+    """What was seen of one tensor, for each index of one axis.
+
+    Attributes
+    ----------
+    low, high : ndarray of shape (channels,)
+    squares, sums : ndarray of shape (channels,)
+        Sum of the squares, and of the values.
+    count : int
+        Elements of one channel.
+    """
+
+    low: Array
+    high: Array
+    squares: Array
+    sums: Array
+    count: int
+
+    @property
+    def usable(self) -> bool:
+        """Whether all of it is finite."""
+        return all(bool(np.all(np.isfinite(v))) for v in (self.low, self.high, self.squares, self.sums))
+
+    @property
+    def power(self) -> Array:
+        """Mean square of each channel."""
+        power: Array = self.squares / max(self.count, 1)
+        return power
+
+    @property
+    def mean(self) -> Array:
+        """Mean of each channel."""
+        mean: Array = self.sums / max(self.count, 1)
+        return mean
+
+    def update(self, other: ChannelStats) -> None:
+        """Take in one batch."""
+        self.low, self.high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
+        self.squares, self.sums = self.squares + other.squares, self.sums + other.sums
+        self.count += other.count
+
+    def divide(self, factors: Array) -> None:
+        """Follow the tensor when its channels are divided by `factors`."""
+        self.low, self.high = self.low / factors, self.high / factors
+        self.squares, self.sums = self.squares / factors**2, self.sums / factors
+
+
+@dataclass
+class Calibration:
+    """Statistics by tensor name, and how many samples they come from; `channels` by tensor name where asked for."""
+
+    tensors: dict[str, TensorStats] = field(default_factory=dict)
+    channels: dict[str, ChannelStats] = field(default_factory=dict)
+    batches: int = 0
+    warnings: list[str] = field(default_factory=list)
+
+    def __getitem__(self, name: str) -> TensorStats:
+        return self.tensors.get(name) or TensorStats()
