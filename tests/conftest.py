@@ -1,6 +1,11 @@
+import os
+
 import pytest
 
 from quantkit import _kernels
+
+# Child processes must find the quantkit that is tested, not a source folder they happen to be started in.
+os.environ["PYTHONSAFEPATH"] = "1"
 
 
 @pytest.fixture(params=_kernels.isas())

@@ -13,6 +13,7 @@ from types import FrameType
 
 import click
 
+from quantkit.cli.bench import bench
 from quantkit.cli.compare import compare
 from quantkit.cli.console import fail, flush
 from quantkit.cli.doctor import PACKAGES, doctor
@@ -42,7 +43,7 @@ def group() -> None:
     """
 
 
-for _command in (quantize, compare, inspect, doctor):
+for _command in (quantize, compare, inspect, bench, doctor):
     group.add_command(_command)
 
 
