@@ -49,7 +49,7 @@ INLINE void widen(const uint8_t *a, int64_t n, int16_t *out) {
     }
 TILE(1) TILE(2) TILE(3) TILE(4) TILE(5) TILE(6)
 
-#define CASE(R) case R: tile_##R(a, b + 4 * column, groups, step, k == 0, column, sums); break;
+#define CASE(R) case R: tile_##R(a, b + 4 * column, groups, step, first, column, sums); break;
 
 TARGET void qk_matmul_u8s8_avx2(const qk_matmul_tile *t) {
     const int64_t tiles = (t->rows + 5) / 6, step = 4 * (int64_t)t->width;
@@ -58,13 +58,16 @@ TARGET void qk_matmul_u8s8_avx2(const qk_matmul_tile *t) {
     int64_t m = 0;
     for (int64_t i = 0; i < tiles; i++) {
         const int64_t rows = (t->rows - m + tiles - i - 1) / (tiles - i); /* as even as can be */
-        for (int64_t k = 0; k == 0 || k < t->k; k += CHUNK) {
-            const int64_t depth = t->k - k < CHUNK ? t->k - k : CHUNK, groups = (depth + 3) / 4;
-            const int8_t *b = t->b + k / 4 * step;
-            for (int64_t r = 0; r < rows; r++) widen(t->a + (m + r) * t->a_stride + k, depth, a[r]);
-            for (int column = 0; column < t->width; column += 8)
-                switch (rows) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) }
-        }
+        int first = 1;
+        for (int64_t s = 0; s < t->taps; s++)
+            for (int64_t k = 0; k == 0 || k < t->k; k += CHUNK) {
+                const int64_t depth = t->k - k < CHUNK ? t->k - k : CHUNK, groups = (depth + 3) / 4;
+                const int8_t *b = t->b + (s * qk_groups(t->k) + k / 4) * step;
+                for (int64_t r = 0; r < rows; r++) widen(qk_tile_row(t, s, m + r) + k, depth, a[r]);
+                for (int column = 0; column < t->width; column += 8)
+                    switch (rows) { CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6) }
+                first = 0;
+            }
         for (int64_t r = 0; r < rows; r++)
             qk_epilogue_row(&t->e, m + r, t->columns, sums[r], (char *)t->c + (m + r) * t->c_stride);
         m += rows;

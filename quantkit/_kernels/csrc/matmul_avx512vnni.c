@@ -68,26 +68,32 @@ INLINE __m512i terms(const qk_epilogue *e, int64_t row, int v) {
 /* One tile of R rows by V vectors of 16 columns, from row m on. R and V are literals, so that acc lives in registers. */
 #define TILE(R, V)                                                                                \
     INLINE void tile_##R##x##V(const qk_matmul_tile *t, int64_t m) {                              \
-        const uint8_t *a = t->a + m * t->a_stride;                                                \
         const int8_t *b = t->b;                                                                   \
-        const int64_t a_stride = t->a_stride, groups = t->k / 4, tail = t->k % 4;                 \
+        const int64_t groups = t->k / 4, tail = t->k % 4;                                         \
         __m512i acc[R][V];                                                                        \
         _Pragma("GCC unroll 8") for (int r = 0; r < R; r++)                                       \
             _Pragma("GCC unroll 4") for (int v = 0; v < V; v++) acc[r][v] = terms(&t->e, m + r, v); \
-        for (int64_t g = 0; g < groups; g++, b += 64 * V) {                                       \
-            __m512i bv[V];                                                                        \
-            _Pragma("GCC unroll 4") for (int v = 0; v < V; v++) bv[v] = _mm512_loadu_si512(b + 64 * v); \
-            _Pragma("GCC unroll 8") for (int r = 0; r < R; r++) {                                 \
-                const __m512i av = _mm512_set1_epi32(four_bytes(a + r * a_stride + 4 * g));       \
-                _Pragma("GCC unroll 4") for (int v = 0; v < V; v++) acc[r][v] = _mm512_dpbusd_epi32(acc[r][v], av, bv[v]); \
+        for (int64_t s = 0; s < t->taps; s++) {                                                   \
+            const uint8_t *a[R];                                                                  \
+            _Pragma("GCC unroll 8") for (int r = 0; r < R; r++) a[r] = qk_tile_row(t, s, m + r);  \
+            for (int64_t g = 0; g < groups; g++, b += 64 * V) {                                   \
+                __m512i bv[V];                                                                    \
+                _Pragma("GCC unroll 4") for (int v = 0; v < V; v++) bv[v] = _mm512_loadu_si512(b + 64 * v); \
+                _Pragma("GCC unroll 8") for (int r = 0; r < R; r++) {                             \
+                    const __m512i av = _mm512_set1_epi32(four_bytes(a[r] + 4 * g));               \
+                    _Pragma("GCC unroll 4") for (int v = 0; v < V; v++)                           \
+                        acc[r][v] = _mm512_dpbusd_epi32(acc[r][v], av, bv[v]);                    \
+                }                                                                                 \
+            }                                                                                     \
+            if (tail) {                                                                           \
+                _Pragma("GCC unroll 8") for (int r = 0; r < R; r++) {                             \
+                    const __m512i av = _mm512_set1_epi32(tail_bytes(a[r] + 4 * groups, tail));    \
+                    _Pragma("GCC unroll 4") for (int v = 0; v < V; v++)                           \
+                        acc[r][v] = _mm512_dpbusd_epi32(acc[r][v], av, _mm512_loadu_si512(b + 64 * v)); \
+                }                                                                                 \
+                b += 64 * V;                                                                      \
             }                                                                                     \
         }                                                                                         \
-        if (tail)                                                                                 \
-            _Pragma("GCC unroll 8") for (int r = 0; r < R; r++) {                                 \
-                const __m512i av = _mm512_set1_epi32(tail_bytes(a + r * a_stride + 4 * groups, tail)); \
-                _Pragma("GCC unroll 4") for (int v = 0; v < V; v++)                               \
-                    acc[r][v] = _mm512_dpbusd_epi32(acc[r][v], av, _mm512_loadu_si512(b + 64 * v)); \
-            }                                                                                     \
         _Pragma("GCC unroll 8") for (int r = 0; r < R; r++) finish(t, m + r, acc[r], V);           \
     }
 

@@ -6,11 +6,13 @@
 
 void qk_matmul_u8s8_scalar(const qk_matmul_tile *t) {
     for (int64_t m = 0; m < t->rows; m++) {
-        const uint8_t *a = t->a + m * t->a_stride;
         uint32_t acc[QK_PANEL] = {0};
-        for (int64_t k = 0; k < t->k; k++) {
-            const int8_t *b = t->b + k / 4 * 4 * t->width + k % 4;
-            for (int n = 0; n < t->columns; n++) acc[n] += (uint32_t)(a[k] * b[4 * n]);
+        for (int64_t s = 0; s < t->taps; s++) {
+            const uint8_t *a = qk_tile_row(t, s, m);
+            for (int64_t k = 0; k < t->k; k++) {
+                const int8_t *b = t->b + (s * qk_groups(t->k) + k / 4) * 4 * t->width + k % 4;
+                for (int n = 0; n < t->columns; n++) acc[n] += (uint32_t)(a[k] * b[4 * n]);
+            }
         }
         qk_epilogue_row(&t->e, m, t->columns, (int32_t *)acc, (char *)t->c + m * t->c_stride);
     }

@@ -17,26 +17,31 @@ INLINE __m256i broadcast_bytes(const uint8_t *a, int64_t n) {
 
 #define TILE(R)                                                                                   \
     INLINE void tile_##R(const qk_matmul_tile *t, int64_t m, int column, int32_t sums[][QK_PANEL]) { \
-        const uint8_t *a = t->a + m * t->a_stride;                                                \
         const int8_t *b = t->b + 4 * column;                                                      \
         const int64_t groups = t->k / 4, tail = t->k % 4, step = 4 * (int64_t)t->width;           \
         __m256i acc[R][2];                                                                        \
         _Pragma("GCC unroll 6") for (int r = 0; r < R; r++) acc[r][0] = acc[r][1] = _mm256_setzero_si256(); \
-        for (int64_t g = 0; g < groups; g++, b += step) {                                         \
-            const __m256i b0 = _mm256_loadu_si256((const __m256i *)b);                            \
-            const __m256i b1 = _mm256_loadu_si256((const __m256i *)(b + 32));                     \
-            _Pragma("GCC unroll 6") for (int r = 0; r < R; r++) {                                 \
-                const __m256i av = broadcast_bytes(a + r * t->a_stride + 4 * g, 4);               \
-                acc[r][0] = DPBUSD(acc[r][0], av, b0);                                            \
-                acc[r][1] = DPBUSD(acc[r][1], av, b1);                                            \
+        for (int64_t s = 0; s < t->taps; s++) {                                                   \
+            const uint8_t *a[R];                                                                  \
+            _Pragma("GCC unroll 6") for (int r = 0; r < R; r++) a[r] = qk_tile_row(t, s, m + r);  \
+            for (int64_t g = 0; g < groups; g++, b += step) {                                     \
+                const __m256i b0 = _mm256_loadu_si256((const __m256i *)b);                        \
+                const __m256i b1 = _mm256_loadu_si256((const __m256i *)(b + 32));                 \
+                _Pragma("GCC unroll 6") for (int r = 0; r < R; r++) {                             \
+                    const __m256i av = broadcast_bytes(a[r] + 4 * g, 4);                          \
+                    acc[r][0] = DPBUSD(acc[r][0], av, b0);                                        \
+                    acc[r][1] = DPBUSD(acc[r][1], av, b1);                                        \
+                }                                                                                 \
+            }                                                                                     \
+            if (tail) {                                                                           \
+                _Pragma("GCC unroll 6") for (int r = 0; r < R; r++) {                             \
+                    const __m256i av = broadcast_bytes(a[r] + 4 * groups, tail);                  \
+                    acc[r][0] = DPBUSD(acc[r][0], av, _mm256_loadu_si256((const __m256i *)b));    \
+                    acc[r][1] = DPBUSD(acc[r][1], av, _mm256_loadu_si256((const __m256i *)(b + 32))); \
+                }                                                                                 \
+                b += step;                                                                        \
             }                                                                                     \
         }                                                                                         \
-        if (tail)                                                                                 \
-            _Pragma("GCC unroll 6") for (int r = 0; r < R; r++) {                                 \
-                const __m256i av = broadcast_bytes(a + r * t->a_stride + 4 * groups, tail);       \
-                acc[r][0] = DPBUSD(acc[r][0], av, _mm256_loadu_si256((const __m256i *)b));        \
-                acc[r][1] = DPBUSD(acc[r][1], av, _mm256_loadu_si256((const __m256i *)(b + 32))); \
-            }                                                                                     \
         _Pragma("GCC unroll 6") for (int r = 0; r < R; r++) {                                     \
             _mm256_storeu_si256((__m256i *)(sums[r] + column), acc[r][0]);                        \
             _mm256_storeu_si256((__m256i *)(sums[r] + column + 8), acc[r][1]);                    \

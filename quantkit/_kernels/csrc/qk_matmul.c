@@ -70,7 +70,7 @@ static void run_block(job *j, int64_t m, int64_t rows, int64_t first_panel, int6
     const int copies = call->flip_a || call->a_column_stride != 1, sums = call->e.b_zero != NULL;
     const size_t scratch_bytes = (copies ? (size_t)(rows * k) : 0) + (sums ? (size_t)rows * 4 : 0);
     char *scratch = NULL;
-    qk_matmul_tile t = {.a = call->a + m * call->a_stride, .a_stride = call->a_stride, .rows = rows, .k = k};
+    qk_matmul_tile t = {.a = call->a + m * call->a_stride, .a_stride = call->a_stride, .rows = rows, .k = k, .taps = 1};
     if (scratch_bytes && !(scratch = malloc(scratch_bytes))) {
         j->failed = 1;
         return;

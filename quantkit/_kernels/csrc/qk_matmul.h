@@ -50,16 +50,23 @@ typedef struct {
     int32_t own_zero_point, residual_zero_point, residual_is_signed; /* zero_point is then that of the sum */
 } qk_epilogue;
 
-/* All rows of one panel: c[rows][columns] = a'[rows][k] times the panel. */
+/* All rows of one panel: c[rows][columns] = a'[rows][k] times the panel. A row of a' may come in `taps` pieces of k bytes
+ * that lie anywhere, as those of a convolution do; the panel then holds the groups of one tap after those of another. */
 typedef struct {
-    const uint8_t *a;
+    const uint8_t *a; /* row r: a + r * a_stride, when `at` is NULL */
     int64_t a_stride, rows, k;
+    const uint8_t *const *at; /* piece s of row r: at[s * at_stride + r] + offset */
+    int64_t at_stride, offset, taps;
     const int8_t *b;
     int width, columns; /* of the panel as packed, and those that exist */
     void *c;
     int64_t c_stride; /* bytes */
     qk_epilogue e;
 } qk_matmul_tile;
+
+static inline const uint8_t *qk_tile_row(const qk_matmul_tile *t, int64_t tap, int64_t row) {
+    return t->at ? t->at[tap * t->at_stride + row] + t->offset : t->a + row * t->a_stride;
+}
 
 typedef void qk_matmul_fn(const qk_matmul_tile *t);
 
