@@ -26,6 +26,8 @@ from quantkit.tensor import (
 _LAZY: dict[str, tuple[str, str]] = {
     "compare_models": ("quantkit.jobs.compare", "compare_models"),
     "inspect_model": ("quantkit.jobs.inspect", "inspect_model"),
+    "load": ("quantkit.files", "load"),
+    "save": ("quantkit.files", "save"),
     "quantize_model": ("quantkit.models.quantizer", "quantize_model"),
     "read_image": ("quantkit.images.image_file", "read_image"),
     "write_image": ("quantkit.images.image_file", "write_image"),
