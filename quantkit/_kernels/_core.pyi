@@ -27,6 +27,7 @@ class Memory:
     def map(
         fd: int, offset: int, size: SupportsIndex, shared: bool, writable: bool, origin: object, may_shrink: bool
     ) -> Memory: ...
+    def prefault(self) -> None: ...
     nbytes: int
     writable: bool
     shared: bool

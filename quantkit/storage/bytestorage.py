@@ -309,12 +309,18 @@ class ByteStorage(StorageBase):
         OutOfMemory, StorageError
             When the shared memory, or a file descriptor for it, cannot be had.
         """
+        from quantkit.storage.limits import explain
         from quantkit.storage.shared import allocate
         from quantkit.storage.transport import register
 
         while not (memory := self._memory).shared:
             self._check_free("share_memory_")
-            self._move(allocate(len(self)), memory, "share_memory_")
+            target = allocate(len(self), reserved=False)
+            try:
+                self._move(target, memory, "share_memory_")
+            except OSError as error:
+                raise explain(error, "share_memory_") from error
+            target.prefault()
         register(self)
         return self
 

@@ -38,8 +38,10 @@ def is_sealed(fd: int) -> bool:
     return False
 
 
-def allocate(nbytes: int) -> Memory:
-    """Return `nbytes` zero bytes of shared memory, all of them had now.
+def allocate(nbytes: int, *, reserved: bool = True) -> Memory:
+    """Return `nbytes` zero bytes of shared memory.
+
+    They are all had now when `reserved`; else the caller writes them all through the file, which gets them.
 
     Raises
     ------
@@ -55,12 +57,18 @@ def allocate(nbytes: int) -> Memory:
     except OSError as error:
         raise explain(error, f"cannot create {what}") from error
     try:
-        reserve(fd, 0, nbytes, "shared memory")
+        if reserved:
+            reserve(fd, 0, nbytes, "shared memory")
+        else:
+            os.ftruncate(fd, nbytes)
         if hasattr(os, "memfd_create"):
             fcntl(fd, F_ADD_SEALS, _SEALS)
-    except (OSError, OutOfMemory):
+    except OutOfMemory:
         os.close(fd)
         raise
+    except OSError as error:
+        os.close(fd)
+        raise explain(error, f"cannot create {what}") from error
     try:
         return Memory.map(fd, 0, nbytes, True, True, "shared memory", not is_sealed(fd))
     except OSError as error:

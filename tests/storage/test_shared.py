@@ -8,7 +8,7 @@ import sharing
 
 import quantkit as qk
 from quantkit.errors import OutOfMemory, StorageBusy, StorageError
-from quantkit.storage import limits, shared
+from quantkit.storage import Arena, limits, shared
 
 LINUX = pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="only Linux has memfd")
 
@@ -154,16 +154,38 @@ def test_no_address_space_left_is_an_error():
     assert s.share_memory_().is_shared()
 
 
+def test_memory_that_ends_during_the_copy_is_an_error():
+    s = qk.ByteStorage.full(1 << 20, 3)
+    before = sharing.descriptors()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    limit = s._memory.nbytes // 2
+    memory = shared.allocate(1 << 20, reserved=False)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        with pytest.raises(OSError, match="cannot allocate 1048576 bytes of shared memory"):
+            s._move(memory, s._memory, "test")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    del memory
+    assert sharing.descriptors() == before
+    assert not s.is_shared()
+    assert s.tolist() == [3] * (1 << 20)
+
+
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EFBIG, errno.ENOMEM])
 def test_a_full_disk_or_memory_leaves_nothing_behind(monkeypatch, code):
     def full(*arguments):
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(os, "posix_fallocate", full)
     before = sharing.descriptors()
     s = qk.ByteStorage([1, 2])
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", full)
+        with pytest.raises(OutOfMemory, match="2 bytes of shared memory"):
+            s.share_memory_()
+    monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(OutOfMemory, match="shared memory"):
-        s.share_memory_()
+        Arena(1, 100)
     assert sharing.descriptors() == before
     assert s.tolist() == [1, 2]
     assert not s.is_shared()
