@@ -12,7 +12,6 @@ def run(code, timeout):
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=timeout, check=False)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_two_processes_of_eight_threads_on_one_storage(method):
     done = run(f"hammer.main(2, {method!r})", 120)
