@@ -9,7 +9,7 @@ import click
 
 from quantkit.cli import options
 from quantkit.cli.console import progress
-from quantkit.cli.show import check_report, show_report, write_report
+from quantkit.cli.show import check_report, finish
 
 
 @click.command(short_help="Compare a float and an int8 model on the same data.")
@@ -60,6 +60,4 @@ def compare(
             thresholds=thresholds,
             progress=tell,
         )
-    write_report(found, report)
-    show_report(found, as_json)
-    return 1 if found.shortfalls() else 0
+    return finish(found, report, as_json)

@@ -9,7 +9,7 @@ import click
 
 from quantkit.cli import options
 from quantkit.cli.console import progress
-from quantkit.cli.show import check_report, show_report, write_report
+from quantkit.cli.show import check_report, finish
 
 
 @click.command(short_help="Quantize a model to int8 and verify it.")
@@ -92,6 +92,4 @@ def quantize(
             progress=tell,
             **more,
         )
-    write_report(result.report, report)
-    show_report(result.report, as_json)
-    return 1 if result.report.shortfalls() else 0
+    return finish(result.report, report, as_json)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from quantkit.cli.console import on_terminal, say, say_json, show_table
-from quantkit.errors import InvalidArgument
+from quantkit.cli.console import fail, on_terminal, say, say_json, show_table
+from quantkit.errors import InvalidArgument, OutputError
 from quantkit.files import atomic_write, check_output
 from quantkit.models import report_text as text
 from quantkit.models.report import Report
@@ -31,23 +31,27 @@ def check_report(path: Path | None, *others: Path | None) -> None:
             raise InvalidArgument(f"--report: {path} is also the model")
 
 
-def write_report(report: Report, path: Path | None) -> None:
-    """Write the report as a page or as JSON, by the name's ending."""
-    if path is None:
-        return
-    page = report.to_json() + "\n" if path.suffix.lower() == ".json" else report.to_html()
-    with atomic_write(path) as file:
-        file.write(page.encode())
-
-
-def show_report(report: Report, as_json: bool) -> None:
-    """Print the report to stdout."""
+def finish(report: Report, path: Path | None, as_json: bool) -> int:
+    """Print the report, write it where that was asked for, and return the exit code."""
     if as_json:
         say_json(report.to_dict())
     elif on_terminal():
         _show_tables(report)
     else:
         say(text.summary(report))
+    try:
+        if path is not None:
+            _write(report, path)
+    except OutputError as error:  # no 2: the work is done, and its output stands
+        fail(f"the report was not written: {error}")
+        return 1
+    return 1 if report.shortfalls() else 0
+
+
+def _write(report: Report, path: Path) -> None:
+    page = report.to_json() + "\n" if path.suffix.lower() == ".json" else report.to_html()
+    with atomic_write(path) as file:
+        file.write(page.encode("utf-8", "backslashreplace"))
 
 
 def _show_tables(report: Report) -> None:

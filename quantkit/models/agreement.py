@@ -26,8 +26,8 @@ class Thresholds:
     max_accuracy_drop : float, default 0.5
         Percentage points, where the true classes are known. A single changed decision never counts.
     min_argmax : float, default 0.95
-        Share of decisions that must stay, where the true classes are not known. With few decisions a miss counts only
-        when the 95 % Wilson interval lies below as a whole.
+        Share of decisions that must stay, where the true classes are not known or the float model misses most. With
+        few decisions a miss counts only when the 95 % Wilson interval lies below as a whole.
     min_equal : float, default 0.99
         Share of equal elements in outputs that are not floats, as long as no float output judges the model.
     """
@@ -196,7 +196,9 @@ class Agreement:
         limit = thresholds or Thresholds()
         found = []
         for output in self.outputs:
-            found += _output_shortfalls(output, limit, judged=self.accuracy is not None)
+            # Labels that even the float model does not find are no judge: then the decisions are looked at as well.
+            judged = self.accuracy is not None and self.accuracy.float_share >= 0.5
+            found += _output_shortfalls(output, limit, judged)
         accuracy = self.accuracy
         if accuracy is not None:
             lost = accuracy.float_correct - accuracy.int8_correct

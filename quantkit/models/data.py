@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from quantkit.errors import CalibrationError
 from quantkit.models.array_files import ArrayFolder, ArrayStore, Labels, is_array_file
@@ -47,8 +47,9 @@ class FeedSource:
     fewer feeds than samples.
     """
 
-    def __init__(self, store: Store, indices: Sequence[int], seed: int = 0, notes: Sequence[str] = ()) -> None:
-        self._store, self._indices, self._seed, self._notes = store, list(indices), seed, list(notes)
+    def __init__(self, store: Store, indices: ArrayLike, seed: int = 0, notes: Sequence[str] = ()) -> None:
+        self._store, self._seed, self._notes = store, seed, list(notes)
+        self._indices = np.asarray(indices, dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self._indices)
@@ -58,7 +59,7 @@ class FeedSource:
 
     def labelled(self) -> Iterator[tuple[Feed, Labels]]:
         """Yield each feed with the true classes of its rows (int32, -1 = unknown), or None where there are none."""
-        return self._store.feeds(self._indices)
+        return self._store.feeds(self._indices.tolist())
 
     @property
     def where(self) -> str:
@@ -74,6 +75,11 @@ class FeedSource:
     def has_labels(self) -> bool:
         """Whether the samples come with their true class."""
         return self._store.has_labels
+
+    @property
+    def class_count(self) -> int | None:
+        """How many class folders there are; None where classes come as numbers or not at all."""
+        return getattr(self._store, "class_count", None)
 
     @property
     def notes(self) -> list[str]:
@@ -104,12 +110,11 @@ class FeedSource:
             return self, FeedSource(self._store, self._indices, self._seed, [note])
         held = min(max(round(n * held_out_fraction), at_least), at_most, n // 2)
         if n == self._store.count:
-            chosen = {int(i) for i in self._store.pick(held, self._seed)}
+            chosen = self._store.pick(held, self._seed)
         else:
-            picks = np.random.default_rng(self._seed).choice(n, held, replace=False)
-            chosen = {self._indices[int(i)] for i in picks}
-        rest = [i for i in self._indices if i not in chosen]
-        return FeedSource(self._store, rest, self._seed), FeedSource(self._store, sorted(chosen), self._seed)
+            chosen = np.sort(np.random.default_rng(self._seed).choice(self._indices, held, replace=False))
+        rest = np.setdiff1d(self._indices, chosen)
+        return FeedSource(self._store, rest, self._seed), FeedSource(self._store, chosen, self._seed)
 
 
 def open_data(
@@ -159,8 +164,8 @@ def open_data(
     else:
         store = _open_python(source, by_name, limit)
     if limit is not None and limit < store.count:
-        return FeedSource(store, store.pick(limit, seed).tolist(), seed)
-    return FeedSource(store, range(store.count), seed)
+        return FeedSource(store, store.pick(limit, seed), seed)
+    return FeedSource(store, np.arange(store.count), seed)
 
 
 def _open_path(path: Path, inputs: Mapping[str, InputSpec], recipe: Recipe | str | None) -> Store:

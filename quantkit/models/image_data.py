@@ -78,6 +78,7 @@ class ImageStore:
         self.recipe = self._folder.recipe
         self.count = len(self._folder)
         self.has_labels = bool(self._folder.classes)
+        self.class_count = len(self._folder.classes) or None
         if self._folder.skipped:
             why = ", ".join(f"{count} {reason}" for reason, count in sorted(self._folder.skipped.items()))
             self.notes.append(f"{path}: entries left out: {why}")

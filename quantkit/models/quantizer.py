@@ -124,7 +124,9 @@ def quantize_model(
         if value not in known:
             raise InvalidArgument(f"{what} must be one of {', '.join(known)}, got {value!r}")
     if mode == "static" and calibration is None:
-        raise CalibrationError('static quantization needs samples: give calibration=, or mode="dynamic"')
+        raise CalibrationError(
+            "static quantization needs samples: give calibration data (--calibration, calibration=), or mode dynamic"
+        )
     if output is not None:
         _check_output(output, model)
     job = _Job(model, mode, format, target, progress)

@@ -68,7 +68,7 @@ def verify(
         axes = {**axes, before.outputs[0]: class_axis}
     pairs = _pairs(feeds, labels)
     comparisons: list[OutputComparison] | None = None
-    scorer = _Scorer(before.outputs)
+    scorer = _Scorer(before.outputs, feeds.class_count if isinstance(feeds, FeedSource) and labels is None else None)
     samples = 0
     total = len(feeds) if isinstance(feeds, Sized) else None
     for feed, truth in pairs:
@@ -158,7 +158,8 @@ def _classes_by_labels(session: Session, outputs: Sequence[Any], truth: NDArray[
 class _Scorer:
     """Counts how many true classes both models find, in the first output that decides one for each row."""
 
-    def __init__(self, outputs: list[str]) -> None:
+    def __init__(self, outputs: list[str], folders: int | None) -> None:
+        self._folders, self._classes = folders, 0
         self.axes: dict[str, int] = {}
         self.warnings: list[str] = []
         self._outputs = outputs
@@ -173,7 +174,7 @@ class _Scorer:
                 or not -expected[i].ndim <= axis < expected[i].ndim
             ):
                 continue
-            classes = expected[i].shape[axis]
+            classes = self._classes = expected[i].shape[axis]
             before, after = (np.asarray(value).argmax(axis).ravel() for value in (expected[i], got[i]))
             if before.size == truth.size == after.size:
                 known = truth >= 0
@@ -185,10 +186,19 @@ class _Scorer:
         self._unfit += 1
 
     def result(self) -> Accuracy | None:
-        if self._beyond:
-            self.warnings.append("accuracy was not measured: there are more class folders or labels than classes")
+        why = ""
+        if self._folders not in (None, self._classes) and self._classes:
+            why = f"there are {self._folders} class folders, but the model has {self._classes} classes"
+        elif self._beyond:
+            why = f"there are labels beyond the model's {self._classes} classes"
+        elif self._unfit:
+            why = "no output has one row of class scores for each sample"
+        if why or not self._count:
+            self.warnings += [f"accuracy was not measured: {why}"] if why else []
             return None
-        if self._unfit:
-            self.warnings.append("accuracy was not measured: no output has one row of class scores for each sample")
-            return None
-        return Accuracy(self._count, self._before, self._after) if self._count else None
+        if self._before < self._count / 2:
+            self.warnings.append(
+                f"the float model finds only {self._before} of {self._count} classes: are the class folders or labels "
+                "in the order of the model's classes?"
+            )
+        return Accuracy(self._count, self._before, self._after)

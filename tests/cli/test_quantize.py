@@ -8,6 +8,7 @@ from types import ModuleType
 import pytest
 
 from quantkit import cli
+from quantkit.errors import OutputError
 from quantkit.models.agreement import Agreement, OutputAgreement, Thresholds
 from quantkit.models.report import QuantizationResult, Report
 
@@ -115,6 +116,17 @@ def test_reports(quantizer, tmp_path):
     page = tmp_path / "r.html"
     assert cli.main(["quantize", "m.onnx", "-o", "q.onnx", "--report", str(page)]) == 0
     assert "Verified" in page.read_text()
+
+
+def test_a_report_that_cannot_be_written_in_the_end(quantizer, tmp_path, monkeypatch, capsys):
+    def full(path):
+        raise OutputError(f"cannot write {path}: No space left on device")
+
+    monkeypatch.setattr("quantkit.cli.show.atomic_write", full)
+    assert cli.main(["quantize", "m.onnx", "-o", "q.onnx", "--report", str(tmp_path / "r.html")]) == 1
+    out, err = capsys.readouterr()
+    assert "35.0 dB" in out
+    assert err.splitlines()[-1].startswith("quantkit: error: the report was not written: cannot write ")
 
 
 @pytest.mark.parametrize("report", ["q.json", "m.json"])

@@ -71,6 +71,11 @@ def test_known_classes_judge_instead_of_decisions():
     assert shortfalls(output(decisions=Decisions(1, 1000, 500)), accuracy=accuracy) == []
 
 
+def test_labels_that_the_float_model_misses_do_not_judge():
+    short = shortfalls(output(decisions=Decisions(1, 1000, 500)), accuracy=Accuracy(1000, 499, 499))
+    assert short == ["output 'y': 500 of 1000 decisions stayed (at least 95% wanted)"]
+
+
 @pytest.mark.parametrize(
     ("count", "before", "after", "short"),
     [(1000, 900, 895, False), (1000, 900, 894, True), (100, 90, 89, False), (100, 90, 88, True), (10, 5, 6, False)],

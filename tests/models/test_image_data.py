@@ -44,6 +44,7 @@ def test_images_come_one_at_a_time_where_the_batch_is_free(folder):
 def test_labels_are_the_folders(folder):
     source = open_data(folder, [NCHW], recipe=PLAIN)
     assert source.has_labels
+    assert source.class_count == 2
     assert [labels.tolist() for _, labels in source.labelled()] == [[0], [0], [0], [1], [1], [1]]
 
 

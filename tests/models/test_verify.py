@@ -72,7 +72,26 @@ def test_labels_of_batches():
 def test_labels_beyond_the_classes_are_said():
     got = verify(linear(WEIGHT), linear(WEIGHT), FEEDS, labels=[7] * 20)
     assert got.accuracy is None
-    assert got.warnings == ["accuracy was not measured: there are more class folders or labels than classes"]
+    assert got.warnings == ["accuracy was not measured: there are labels beyond the model's 3 classes"]
+
+
+def test_labels_that_the_float_model_does_not_find_are_said():
+    truth = ((ROWS[:, 0] @ WEIGHT).argmax(1) + 1) % 3
+    got = verify(linear(WEIGHT), linear(WEIGHT), FEEDS, labels=truth)
+    assert got.accuracy == Accuracy(20, 0, 0)
+    assert got.warnings == [
+        "the float model finds only 0 of 20 classes: "
+        "are the class folders or labels in the order of the model's classes?"
+    ]
+
+
+def test_class_folders_must_be_as_many_as_classes(monkeypatch):
+    source = open_data({"x": ROWS, "labels": np.zeros(20, int)}, [InputSpec("x", np.dtype("float32"), ("N", 4))])
+    monkeypatch.setattr(type(source), "class_count", 2)
+    got = verify(linear(WEIGHT), linear(WEIGHT), source)
+    assert got.accuracy is None
+    assert got.warnings == ["accuracy was not measured: there are 2 class folders, but the model has 3 classes"]
+    assert got.outputs[0].decisions.kept == 20
 
 
 def test_outputs_without_a_row_of_scores_a_sample_are_said():
