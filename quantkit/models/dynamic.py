@@ -13,12 +13,17 @@ from onnx import TensorProto
 from quantkit.graph import Graph, Node
 from quantkit.graph.op_table import weight_axis
 from quantkit.models.emit import Emitter
+from quantkit.models.recurrent import lstm_problem, write_lstm
 from quantkit.models.weight_only import is_plain_gemm
 from quantkit.models.weights import quantize_weight
+
+_RECURRENT = ("LSTM", "GRU", "RNN")
 
 
 def dynamic_problem(graph: Graph, node: Node, target: str) -> str | None:
     """Return why `node`, whose weight can be stored in int8, has no dynamic form, or None."""
+    if node.is_op(*_RECURRENT):
+        return lstm_problem(graph, node, target)
     if node.is_op("MatMul"):
         rank = len(graph.shape_of_constant(node.inputs[1]) or ())
         if not graph.is_constant(node.inputs[1]):
@@ -52,6 +57,9 @@ class DynamicWriter:
 
     def write(self, node: Node) -> None:
         """Rewrite `node`, which has no `dynamic_problem`."""
+        if node.is_op(*_RECURRENT):
+            write_lstm(self.graph, node, self.emit)
+            return
         graph, emit = self.graph, self.emit
         weight_name, output = node.inputs[1], node.outputs[0]
         values = graph.array(weight_name)

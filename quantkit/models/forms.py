@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from quantkit.graph import Graph, Model, Node
 from quantkit.graph.fold import tidy
-from quantkit.graph.op_table import WEIGHT_OPS, Kind, row, weight_inputs
+from quantkit.graph.op_table import WEIGHT_OPS, weight_inputs
 from quantkit.models.bias import merge_bias, split_all
 from quantkit.models.channel_groups import find_groups
 from quantkit.models.decisions import NodePlan, Plan
@@ -19,6 +19,7 @@ from quantkit.models.statistics import Calibration
 from quantkit.models.weight_only import WeightOnlyWriter, weight_problem
 
 Decisions = dict[Node, NodePlan]
+_AT_RUN_TIME = "activations quantized at run time"
 
 # Dequantizing a weight costs onnxruntime about as much as this many of its multiply-accumulates, so a weight must be
 # used at ten times as many positions before storing it in int8 costs next to nothing.
@@ -26,7 +27,13 @@ _POSITIONS_THAT_PAY = 2048
 
 
 def quantize_static(
-    model: Model, seen: Mapping[Graph, Calibration], excluded: Mapping[Node, str], form: str, *, equalized: bool = True
+    model: Model,
+    seen: Mapping[Graph, Calibration],
+    excluded: Mapping[Node, str],
+    form: str,
+    target: str,
+    *,
+    equalized: bool = True,
 ) -> tuple[Decisions, dict[Graph, Plan]]:
     """Rewrite `model` in static form; weights that cannot be used in int8 are at least stored so where that is free.
 
@@ -37,6 +44,7 @@ def quantize_static(
     excluded : mapping of Node to str
         Nodes to leave float, and why.
     form : {"qdq", "qoperator"}
+    target : {"onnxruntime", "portable"}
     equalized : bool
         Whether channels of an activation are given like ranges first.
 
@@ -56,7 +64,7 @@ def quantize_static(
         never_run = graph.parent is not None and not calibration.batches
         if never_run:
             plan.nodes.update({n: NodePlan("float", "its branch was never taken in calibration") for n in graph.nodes})
-        _store_remaining(graph, plan.nodes, excluded, None if never_run else calibration)
+        _store_remaining(graph, plan.nodes, excluded, target, None if never_run else calibration)
         rewrite_qdq(graph, plan, calibration)
         for add, product in merged.items():
             plan.nodes[add] = NodePlan(plan.nodes[product].decision, f"bias of {product!r}")
@@ -68,16 +76,30 @@ def quantize_static(
 
 
 def _store_remaining(
-    graph: Graph, decisions: Decisions, excluded: Mapping[Node, str], calibration: Calibration | None
+    graph: Graph,
+    decisions: Decisions,
+    excluded: Mapping[Node, str],
+    target: str,
+    calibration: Calibration | None,
 ) -> None:
     """Give float nodes int8 weights where dequantizing them costs next to nothing."""
-    writer = WeightOnlyWriter(graph)
+    writer, dynamic = WeightOnlyWriter(graph), DynamicWriter(graph)
     for node in graph.sorted_nodes():
-        if row(node).kind is not Kind.WEIGHTED or node in excluded or decisions[node].decision != "float":
+        if not weight_inputs(node) or node in excluded or decisions[node].decision != "float":
             continue
         reason = decisions[node].reason
+        if node.is_op("LSTM", "GRU", "RNN"):
+            problem = dynamic_problem(graph, node, target)
+            if problem is None:
+                dynamic.write(node)
+            decisions[node] = NodePlan("float" if problem else "dynamic", problem or _AT_RUN_TIME)
+            continue
         problem = weight_problem(graph, node)
-        if problem is None and _is_free(graph, node, calibration):
+        if node.is_op("Gather"):
+            if problem is None:
+                writer.write(node)
+            decisions[node] = NodePlan("float" if problem else "weight_only", problem or "gathers int8 rows")
+        elif problem is None and _is_free(graph, node, calibration):
             writer.write(node)
             decisions[node] = NodePlan("weight_only", reason)
         elif problem is None:
@@ -137,5 +159,5 @@ def _verdict(graph: Graph, node: Node, excluded: Mapping[Node, str], dynamic_tar
         return NodePlan("weight_only", "int8 weight, float arithmetic")
     problem = dynamic_problem(graph, node, dynamic_target)
     if problem is None:
-        return NodePlan("dynamic", "activations quantized at run time")
+        return NodePlan("dynamic", _AT_RUN_TIME)
     return NodePlan("weight_only", problem)

@@ -264,7 +264,7 @@ class _Job:
         """Return the quantized model, and write decisions and ranges into the report."""
         report = self.report
         if seen is not None:
-            refiner = Refiner(model, seen, excluded, self.form)
+            refiner = Refiner(model, seen, excluded, self.form, self.target)
             with self.stage("rewrite" if probes is None else "refine"):
                 if probes is None:
                     best = refiner.make(equalized=True)
@@ -354,6 +354,9 @@ def _check_output(output: str | os.PathLike[str], source: ModelSource) -> None:
 
 def _stamp(model: Model, report: Report, recipe: Any) -> None:
     """Say in the file where it comes from; nothing that changes from run to run."""
+    for graph in model.graph.walk():
+        for node in graph.nodes:
+            node.proto = None  # the exporter's stack traces and comments, which can outweigh int8 weights
     model.header.producer_name = "quantkit"
     model.header.producer_version = report.versions["quantkit"]
     for key in ("mode", "format", "target"):

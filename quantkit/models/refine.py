@@ -72,8 +72,8 @@ class Candidate:
 class Refiner:
     """Makes candidates from one prepared and calibrated model, which stays as it is."""
 
-    def __init__(self, model: Model, seen: Seen, excluded: Mapping[Node, str], form: str) -> None:
-        self._proto, self._tensors, self._form = model.to_proto(), model.tensors, form
+    def __init__(self, model: Model, seen: Seen, excluded: Mapping[Node, str], form: str, target: str) -> None:
+        self._proto, self._tensors, self._form, self._target = model.to_proto(), model.tensors, form, target
         graphs = _graphs(model)
         self._seen = [seen[graph] for graph in graphs]
         nodes = [node for graph in graphs for node in graph.sorted_nodes()]
@@ -91,7 +91,7 @@ class Refiner:
         excluded = {nodes[i]: entry for i, entry in self._excluded.items()}
         excluded |= {nodes[i]: reason for i in left_float if i not in self._excluded}
         account = Account(model, seen)
-        decisions, plans = quantize_static(model, seen, excluded, self._form, equalized=equalized)
+        decisions, plans = quantize_static(model, seen, excluded, self._form, self._target, equalized=equalized)
         found = [(plan, seen[graph]) for graph, plan in plans.items()]
         return Candidate(model, account.records(decisions), found)
 

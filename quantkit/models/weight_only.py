@@ -11,42 +11,38 @@ import numpy as np
 from quantkit.graph import FLOAT_TYPES, Graph, Node, element_type
 from quantkit.graph.op_table import weight_axis, weight_inputs
 from quantkit.models.bias import split_bias
+from quantkit.models.embedding import gather_problem, write_gather
 from quantkit.models.emit import Emitter
 from quantkit.models.weights import Array, QuantizedWeight, quantize_weight
 
-SUPPORTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+SUPPORTED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN")
 
 
 def weight_problem(graph: Graph, node: Node) -> str | None:
     """Return why no weight of `node` can be stored in int8, or None."""
+    if node.is_op("Gather"):
+        return gather_problem(graph, node)
     if not node.is_op(*SUPPORTED):
         return f"{node.op_type} has no weight-only form"
-    position = weight_position(graph, node)
-    if position is None:
+    positions = weight_positions(graph, node)
+    if not positions:
         return "its weight is no constant"
-    name = node.inputs[position]
-    if element_type(graph, name) not in FLOAT_TYPES:
-        return f"its weight {name!r} is not floating point"
-    values = graph.array(name)
-    if values.ndim < 2 or not values.size:
-        return f"its weight {name!r} of shape {values.shape} is no matrix"
-    if not np.all(np.isfinite(values.astype(np.float32))):
-        return f"its weight {name!r} holds NaN or infinite values"
+    for position in positions:
+        name = node.inputs[position]
+        if element_type(graph, name) not in FLOAT_TYPES:
+            return f"its weight {name!r} is not floating point"
+        values = graph.array(name)
+        if values.ndim < 2 or not values.size:
+            return f"its weight {name!r} of shape {values.shape} is no matrix"
+        if not np.all(np.isfinite(values.astype(np.float32))):
+            return f"its weight {name!r} holds NaN or infinite values"
     return None
 
 
-def weight_position(graph: Graph, node: Node) -> int | None:
-    """Return the position of the constant weight of `node`."""
-    return next((p for p in reversed(weight_inputs(node)) if graph.is_constant(node.input(p))), None)
-
-
-def gemm_to_matmul(graph: Graph, node: Node, weight: Array) -> Array:
-    """Turn a Gemm without factors into a MatMul with a bias; return the weight as the MatMul reads it."""
-    if node.get("transB", 0):
-        weight = np.ascontiguousarray(weight.T)
-    node.op_type = "MatMul"
-    node.attributes.clear()
-    return weight
+def weight_positions(graph: Graph, node: Node) -> list[int]:
+    """Return the positions of the constant weights of `node`; of a product, the second operand's alone if it is one."""
+    found = [p for p in weight_inputs(node) if graph.is_constant(node.input(p))]
+    return found[-1:] if node.is_op("MatMul", "Gemm") else found
 
 
 def is_plain_gemm(graph: Graph, node: Node) -> bool:
@@ -70,22 +66,26 @@ class WeightOnlyWriter:
     def write(self, node: Node) -> None:
         """Store the weight of `node`, which has no `weight_problem`, in int8."""
         graph = self.graph
-        position = weight_position(graph, node)
-        assert position is not None
-        name = node.inputs[position]
-        turned = False
-        if is_plain_gemm(graph, node):
-            turned = bool(node.get("transB", 0))
-            gemm_to_matmul(graph, node, np.empty((0, 0)))
-        axis = weight_axis(node, position, len(graph.shape_of_constant(name) or ()))
-        key = (name, axis, turned)
-        if key not in self._stored:
-            values = graph.array(name)
-            self._stored[key] = self._store(node, name, values.T if turned else values, axis)
+        if node.is_op("Gather"):
+            write_gather(graph, node, self.emit)
+            return
         inputs = list(node.inputs)
-        inputs[position] = self._stored[key]
+        turned = is_plain_gemm(graph, node) and bool(node.get("transB", 0))
+        positions = weight_positions(graph, node)
+        if is_plain_gemm(graph, node):
+            node.op_type = "MatMul"
+            node.attributes.clear()
+        for position in positions:
+            name = node.inputs[position]
+            axis = weight_axis(node, position, len(graph.shape_of_constant(name) or ()))
+            key = (name, axis, turned)
+            if key not in self._stored:
+                values = graph.array(name)
+                self._stored[key] = self._store(node, name, values.T if turned else values, axis)
+            inputs[position] = self._stored[key]
         graph.set_inputs(node, inputs)
-        split_bias(graph, node) if node.is_op("MatMul") else None
+        if node.is_op("MatMul"):
+            split_bias(graph, node)
 
     def _store(self, node: Node, name: str, values: Array, axis: int | None) -> str:
         found: QuantizedWeight = quantize_weight(values, axis)
