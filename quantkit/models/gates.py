@@ -58,7 +58,7 @@ def _clip_to_gate(graph: Graph, clip: Node) -> None:
     clip.set("alpha", 1 / top)
     clip.set("beta", shift / top)
     graph.set_inputs(clip, [x])
-    source = divided.inputs[0]
+    source = next(name for name in divided.inputs if not graph.is_constant(name))
     graph.remove(divided)
     # What was divided takes the name of the quotient.
     maker = graph.producer(source)

@@ -14,6 +14,7 @@ import numpy as np
 from quantkit.graph import FLOAT_TYPES, Graph, Model, Node, element_type, fold_constants, raise_opset
 from quantkit.graph.fold import tidy
 from quantkit.models.gates import unify_gates
+from quantkit.models.half import widen
 
 _FOLD_INTO = ("Conv", "ConvTranspose", "Gemm")
 
@@ -28,6 +29,7 @@ def prepare(model: Model) -> Model:
     """
     _free_overridable_weights(model)
     model = raise_opset(model)
+    widen(model)
     fold_constants(model)
     for graph in model.graph.walk():
         for node in graph.nodes:

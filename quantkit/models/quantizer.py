@@ -13,7 +13,7 @@ import onnx
 
 from quantkit.errors import CalibrationError, InvalidArgument, ModelError
 from quantkit.files.atomic import check_output
-from quantkit.graph import Graph, Model, Node, load_model, read_proto, save_model
+from quantkit.graph import Graph, Model, Node, load_model, raise_opset, read_proto, save_model
 from quantkit.graph.io import ModelSource, model_bytes
 from quantkit.models.account import Account
 from quantkit.models.agreement import Agreement, Thresholds
@@ -22,6 +22,7 @@ from quantkit.models.channel_groups import channel_views, find_groups
 from quantkit.models.data import FeedSource, open_data
 from quantkit.models.decisions import Plan
 from quantkit.models.forms import quantize_dynamic, quantize_weights_only
+from quantkit.models.half import has_half, widen
 from quantkit.models.image_data import RECIPE_KEY, recipe_of
 from quantkit.models.inputs import InputSpec
 from quantkit.models.plan import observed_tensors
@@ -29,7 +30,7 @@ from quantkit.models.prepare import prepare
 from quantkit.models.progress import Progress
 from quantkit.models.refine import Refiner
 from quantkit.models.report import QuantizationResult, Report, TensorRange, versions
-from quantkit.models.runtime import describe_model, open_session
+from quantkit.models.runtime import Session, describe_model, open_session
 from quantkit.models.selection import match_excluded
 from quantkit.models.sizes import external_files, model_size
 from quantkit.models.statistics import Calibration
@@ -141,6 +142,7 @@ class _Job:
     def __init__(self, source: ModelSource, mode: str, form: str, target: str, progress: Progress | None) -> None:
         self.source, self.mode, self.form, self.target = source, mode, form, target
         self._progress = progress
+        self.reference = source  # what the outputs are compared with
         self.class_axis: int | None = None
         self.threads, self.measure, self.refine = 0, True, True
         named = isinstance(source, (str, os.PathLike))
@@ -174,7 +176,7 @@ class _Job:
         with self.stage("load"):
             model = load_model(self.source)
             checks = _checks_passed(self.source)
-            session = open_session(self.source, describe_model(self.source))
+            session = self._open_float(model)
             recipe = preset if preset is not None else recipe_of(self.source)
             feeds, held_out = self._open(session.inputs, samples, validation, recipe, limit, seed)
             del session
@@ -217,6 +219,19 @@ class _Job:
         report.float_bytes = model_size(self.source)
         return QuantizationResult(path, result, report)
 
+    def _open_float(self, model: Model) -> Session:
+        """Open the float model; where onnxruntime cannot run its half precision, the same model in float32."""
+        try:
+            return open_session(self.source, describe_model(self.source))
+        except ModelError:
+            if not has_half(model):
+                raise
+        wide = raise_opset(load_model(self.source))
+        widen(wide)
+        self.reference = model_bytes(wide)
+        self.report.warnings.append("onnxruntime cannot run the float model's half precision: compared with float32")
+        return open_session(self.reference, describe_model(self.source))
+
     def _open(
         self, inputs: list[InputSpec], samples: Any, validation: Any, recipe: Any, limit: int | None, seed: int
     ) -> tuple[FeedSource | None, FeedSource | None]:
@@ -231,7 +246,7 @@ class _Job:
     def _verify(self, candidate: str | bytes, held_out: FeedSource) -> Agreement:
         with self.stage("verify"):
             found = verify(
-                self.source,
+                self.reference,
                 candidate,
                 held_out,
                 class_axis=self.class_axis,
@@ -239,7 +254,7 @@ class _Job:
                 progress=self._progress,
             )
         with self.stage("latency"):
-            self.report.latency = measure_latency(self.source, candidate, next(iter(held_out)))
+            self.report.latency = measure_latency(self.reference, candidate, next(iter(held_out)))
         return found
 
     def _calibrate(self, model: Model, feeds: FeedSource, excluded: set[Node]) -> Seen:
@@ -269,7 +284,7 @@ class _Job:
                 if probes is None:
                     best = refiner.make(equalized=True)
                 else:
-                    best = refiner.best(self.source, probes, lambda done, total: self.tell("refine", done, total))
+                    best = refiner.best(self.reference, probes, lambda done, total: self.tell("refine", done, total))
             model, report.nodes = best.model, best.records
             report.ranges = [r for plan, found in best.plans for r in _ranges(plan, found)]
             report.options["refined"] = best.label

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnxruntime as ort
@@ -18,6 +19,7 @@ class Built:
     int8_ops: tuple[str, ...] = ()  # operators that onnxruntime must run once quantized statically
     least_db: float = 25.0
     names: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    dtype: type = np.float32
 
     def __post_init__(self):
         """Give the outputs the ranks that they turn out to have."""
@@ -34,7 +36,7 @@ class Built:
     def feeds(self, count: int, seed: int = 0):
         rng = np.random.default_rng(seed)
         shapes = self.names or {"x": self.shape}
-        return [{k: rng.normal(size=s).astype(np.float32) for k, s in shapes.items()} for _ in range(count)]
+        return [{k: rng.normal(size=s).astype(self.dtype) for k, s in shapes.items()} for _ in range(count)]
 
 
 class Builder:
@@ -352,6 +354,108 @@ def names_in_the_way():
         b.initializers.append(numpy_helper.from_array(tensor, weight))
         b.nodes.append(helper.make_node("Conv", [source, weight], [result]))
     return Built(b.model("x_scale"))
+
+
+def _half(dtype, elem):
+    b = Builder(24)
+    x = b.op("Relu", b.bn(b.conv("x", 3, 8), 8))
+    x = b.op("Flatten", b.op("GlobalAveragePool", b.conv(x, 8, 8)))
+    b.op("Gemm", x, b.weight(8, 4), b.const(np.ones(4, np.float32)))
+    for tensor in b.initializers:
+        tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(dtype), tensor.name))
+    inputs = [helper.make_tensor_value_info("x", elem, ["n", 3, None, None])]
+    return b.model(b.nodes[-1].output[0], inputs, elem=elem, opset=17)
+
+
+@entry
+def float16():
+    return Built(_half(np.float16, TensorProto.FLOAT16), dtype=np.float16)
+
+
+def bfloat16():
+    """Onnxruntime has no kernels for it on the CPU, so it is no corpus model; its inputs and outputs are float32."""
+    proto = _half(ml_dtypes.bfloat16, TensorProto.FLOAT)
+    proto.graph.node.insert(0, helper.make_node("Cast", ["x"], ["x_half"], to=TensorProto.BFLOAT16))
+    proto.graph.node[1].input[0] = "x_half"
+    last = proto.graph.node[-1]
+    output = last.output[0]
+    last.output[0] = "y_half"
+    proto.graph.node.append(helper.make_node("Cast", ["y_half"], [output], to=TensorProto.FLOAT))
+    return proto
+
+
+@entry
+def lstm():
+    b = Builder(25)
+    h = 24
+    bias = b.const((b.rng.normal(size=(2, 8 * h)) * 0.1).astype(np.float32))
+    weights = [b.const((b.rng.normal(size=(2, 4 * h, n)) * n**-0.5).astype(np.float32), "w") for n in (12, h)]
+    b.count += 1
+    b.nodes.append(
+        helper.make_node(
+            "LSTM",
+            ["x", *weights, bias],
+            ["steps", "", "cell"],
+            name="lstm",
+            hidden_size=h,
+            direction="bidirectional",
+        )
+    )
+    return Built(b.model(["steps", "cell"], [vector("x", "t", "n", 12)]), (9, 2, 12))
+
+
+@entry
+def embedding():
+    b = Builder(26)
+    table = b.rng.normal(size=(300, 32)).astype(np.float32) * b.rng.uniform(0.1, 3, size=(1, 32)).astype(np.float32)
+    x = b.op("Gather", b.const(table, "w"), b.op("Cast", b.op("Abs", b.op("Mul", "x", b.const(np.float32(50)))), to=7))
+    return Built(b.model(b.op("MatMul", x, b.weight(32, 16, scale=0.2)), [vector("x", "n", "t")]), (3, 7))
+
+
+@entry
+def gated_units():
+    """SiLU, HardSwish and depthwise Convs whose channels differ a lot in range."""
+    b = Builder(27)
+    spread = np.exp(b.rng.normal(size=16) * 1.5).astype(np.float32)
+    x = b.op("Mul", b.conv("x", 3, 16), b.const(spread.reshape(16, 1, 1)))
+    x = b.op("Mul", x, b.op("Sigmoid", x))
+    # What a channel lacks in range, the next weights give it in gain: all of them matter.
+    w = b.rng.normal(size=(16, 1, 3, 3)).astype(np.float32) * 0.3 / spread.reshape(16, 1, 1, 1)
+    x = b.op("HardSwish", b.op("Conv", x, b.const(w, "w"), group=16, pads=[1] * 4))
+    x = b.op("Add", b.op("Mul", x, b.const(np.float32(1.3))), b.const(np.float32(-0.2)))
+    return Built(b.model(b.conv(x, 16, 4, 1), opset=14))
+
+
+@entry
+def bodies_that_compute():
+    """A Loop whose body holds a Conv, and an If of which only one branch is ever taken."""
+    b = Builder(28)
+    w = numpy_helper.from_array((b.rng.normal(size=(3, 3, 3, 3)) * 0.15).astype(np.float32), "loop_w")
+    nodes = [
+        helper.make_node("Conv", ["s", "loop_w"], ["c"], name="loop_conv", pads=[1] * 4),
+        helper.make_node("Relu", ["c"], ["t"]),
+        helper.make_node("Identity", ["going"], ["next"]),
+    ]
+    loop = helper.make_graph(
+        nodes,
+        "loop",
+        [
+            helper.make_tensor_value_info("i", TensorProto.INT64, []),
+            helper.make_tensor_value_info("going", TensorProto.BOOL, []),
+            vector("s", None, 3, None, None),
+        ],
+        [helper.make_tensor_value_info("next", TensorProto.BOOL, []), vector("t", None, 3, None, None)],
+        [w],
+    )
+    x = b.op("Loop", b.const(np.int64(3)), "", "x", body=loop)
+    branches = []
+    for i in range(2):
+        weight = numpy_helper.from_array((b.rng.normal(size=(4, 3, 1, 1))).astype(np.float32), f"if_w_{i}")
+        node = helper.make_node("Conv", [x, f"if_w_{i}"], [f"y_{i}"], name=f"if_conv_{i}")
+        branches.append(helper.make_graph([node], f"branch_{i}", [], [vector(f"y_{i}", None, 4, None, None)], [weight]))
+    condition = b.op("GreaterOrEqual", b.op("ReduceMin", x, keepdims=0), b.const(np.float32(-1)))
+    y = b.op("If", condition, then_branch=branches[0], else_branch=branches[1])
+    return Built(b.model(y, opset=16))
 
 
 @entry

@@ -1,0 +1,86 @@
+"""Models in float16 and bfloat16: the arithmetic is widened to float32, inputs and outputs keep their types.
+
+What becomes int8 does not care; what stays float is computed in float32, which is what onnxruntime's CPU kernels do
+with half precision anyway, only that they convert at each node.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto, ValueInfoProto, helper
+
+from quantkit.graph import Graph, Model, Node
+from quantkit.graph.tensors import from_array
+
+HALF = (TensorProto.FLOAT16, TensorProto.BFLOAT16)
+# Attributes that name an element type.
+_TYPE_ATTRIBUTES = ("to", "dtype", "stash_type")
+
+
+def has_half(model: Model) -> bool:
+    """Whether any tensor of `model` is declared or stored in half precision."""
+    for graph in model.graph.walk():
+        if any(tensor.data_type in HALF for tensor in graph.initializers.values()):
+            return True
+        if any(value.type.tensor_type.elem_type in HALF for value in [*graph.inputs, *graph.outputs]):
+            return True
+        if any(node.is_op("Cast") and node.get("to") in HALF for node in graph.nodes):
+            return True
+    return False
+
+
+def widen(model: Model) -> None:
+    """Let `model` compute in float32 wherever it computed in half precision."""
+    if not has_half(model):
+        return
+    for graph in list(model.graph.walk()):
+        for name, tensor in graph.initializers.items():
+            if tensor.data_type in HALF:
+                graph.initializers[name] = from_array(model.tensors.array(tensor).astype(np.float32), name)
+        for value in graph.value_info.values():
+            _widen_type(value)
+        for node in graph.nodes:
+            _widen_attributes(model, node)
+        if graph.parent is not None:
+            for value in [*graph.inputs, *graph.outputs]:
+                _widen_type(value)
+    _keep_interface(model.graph)
+
+
+def _widen_type(value: ValueInfoProto) -> None:
+    if value.type.HasField("tensor_type") and value.type.tensor_type.elem_type in HALF:
+        value.type.tensor_type.elem_type = TensorProto.FLOAT
+
+
+def _widen_attributes(model: Model, node: Node) -> None:
+    for name in _TYPE_ATTRIBUTES:
+        if name in node.attributes and node.get(name) in HALF:
+            node.set(name, TensorProto.FLOAT)
+    for name, attribute in list(node.attributes.items()):
+        if attribute.HasField("t") and attribute.t.data_type in HALF:
+            wide: Any = model.tensors.array(attribute.t).astype(np.float32)
+            node.attributes[name] = helper.make_attribute(name, from_array(wide, attribute.t.name))
+
+
+def _keep_interface(graph: Graph) -> None:
+    """Put Casts behind half-precision inputs and in front of such outputs."""
+    fresh = graph.model.names.fresh
+    for value in graph.inputs:
+        if value.type.tensor_type.elem_type in HALF:
+            wide = fresh(f"{value.name}_float")
+            graph.replace_uses(value.name, wide)
+            cast = Node("Cast", [value.name], [wide], name=fresh(f"{value.name}_widen"), to=TensorProto.FLOAT)
+            first = min((node.order for node in graph.nodes), default=0.0)
+            graph.add(cast)
+            cast.order = first - 1
+    for value in graph.outputs:
+        kind = value.type.tensor_type.elem_type
+        maker = graph.producer(value.name)
+        if kind not in HALF or maker is None or (maker.is_op("Cast") and maker.inputs[0] in graph.input_names):
+            continue
+        wide = fresh(f"{value.name}_float")
+        graph.set_outputs(maker, [wide if name == value.name else name for name in maker.outputs])
+        graph.replace_uses(value.name, wide)
+        graph.add(Node("Cast", [wide], [value.name], name=fresh(f"{value.name}_narrow"), to=kind))
