@@ -4,6 +4,7 @@ Also worth a run under AddressSanitizer, with a build made by QUANTKIT_SANITIZE=
 """
 
 import gc
+import math
 import multiprocessing
 import os
 import pickle
@@ -28,7 +29,7 @@ def one_blow(rng, box, outbox):
     """Do one thing to the storage that all threads share; bytes are 0 or 7 at all times."""
     s = box[0]
     n = len(s)
-    verb = rng.randrange(12)
+    verb = rng.randrange(15)
     if verb == 0:
         s.resize_(rng.choice([0, 1, 63, 4096, 100_000]))
     elif verb == 1:
@@ -66,6 +67,16 @@ def one_blow(rng, box, outbox):
         q = s.new_quint8_storage(n // 2)
         q[q == 0] = 7
         q.resize_(n)
+    elif verb == 12:
+        box[1].resize_(*[rng.randrange(20) for _ in range(rng.randrange(4))])
+    elif verb == 13:
+        q = box[1]
+        array = np.asarray(q)
+        time.sleep(0)
+        assert memoryview(array).nbytes == array.size == math.prod(array.shape)
+        assert len(q.strides) < 4
+    elif verb == 14:
+        box[1] = qk.QUInt8Storage(rng.randrange(20), rng.randrange(20))
 
 
 def strike(seed, box, outbox, end, faults):
@@ -112,7 +123,7 @@ def main(seconds, method="spawn"):
     """Two processes of eight threads each, with storages going to and fro."""
     context = multiprocessing.get_context(method)
     there, back = context.Queue(100), context.Queue(100)
-    box = [qk.ByteStorage.full(1000, 7).share_memory_()]
+    box = [qk.ByteStorage.full(1000, 7).share_memory_(), qk.QUInt8Storage(3, 4)]
     other = context.Process(target=hammer_in_child, args=(1, seconds, box, there, back), daemon=True)
     other.start()
     assert hammer(2, seconds, box, back, there)

@@ -301,25 +301,23 @@ cdef class StorageBase:
     def _exports(self):
         return self.exports
 
-    def _get(self, Py_ssize_t index):
-        if index < 0:
-            index += self.memory.nbytes
-        if not 0 <= index < self.memory.nbytes:
-            raise IndexError(f"index out of range for a storage of {self.memory.nbytes} bytes")
+    cdef unsigned char *pin_byte(self, Py_ssize_t index) except NULL:
         cdef unsigned char *ptr = <unsigned char *>self.pin()
-        cdef int value = ptr[index]
+        cdef Py_ssize_t at = index + self.memory.nbytes if index < 0 else index
+        if not 0 <= at < self.memory.nbytes:
+            self.unpin()
+            raise IndexError(f"index {index} is out of range for a storage of {self.memory.nbytes} bytes")
+        return ptr + at
+
+    def _get(self, Py_ssize_t index):
+        cdef int value = self.pin_byte(index)[0]
         self.unpin()
         return value
 
     def _set(self, Py_ssize_t index, unsigned char value):
-        if index < 0:
-            index += self.memory.nbytes
-        if not 0 <= index < self.memory.nbytes:
-            raise IndexError(f"index out of range for a storage of {self.memory.nbytes} bytes")
         if not self.memory.writable:
             raise StorageError("these bytes are read-only")
-        cdef unsigned char *ptr = <unsigned char *>self.pin()
-        ptr[index] = value
+        self.pin_byte(index)[0] = value
         self.unpin()
 
     def data_ptr(self):

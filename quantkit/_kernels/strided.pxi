@@ -40,6 +40,7 @@ cdef class ArrayBase:
     cdef readonly StorageBase _bytes
     cdef readonly ElementType _type
     cdef readonly tuple shape
+    cdef readonly tuple strides         # in bytes
     cdef readonly Py_ssize_t _offset
     cdef readonly Py_ssize_t size
     cdef readonly int ndim
@@ -91,6 +92,7 @@ cdef class ArrayBase:
         PyMem_Free(self.dims)
         self.dims = dims
         self.shape = shape
+        self.strides = tuple([dims[ndim + i] for i in range(ndim)]) if strides is None else strides
         self.ndim = ndim
         self.size = size
         self._offset = offset
@@ -115,28 +117,13 @@ cdef class ArrayBase:
         PyMem_Free(self.dims)
 
     cdef int export(self, owner, Py_buffer *buffer, int flags) except -1:
-        cdef char *ptr
-        if flags & PyBUF_WRITABLE and not self._bytes.memory.writable:
-            raise BufferError("these bytes are read-only")
-        if not (
-            self.c_contiguous
-            or (flags & PyBUF_STRIDES == PyBUF_STRIDES
-                and flags & PyBUF_C_CONTIGUOUS != PyBUF_C_CONTIGUOUS
-                and flags & PyBUF_F_CONTIGUOUS != PyBUF_F_CONTIGUOUS
-                and flags & PyBUF_ANY_CONTIGUOUS != PyBUF_ANY_CONTIGUOUS)
-            or (self.f_contiguous
-                and (flags & PyBUF_F_CONTIGUOUS == PyBUF_F_CONTIGUOUS
-                     or flags & PyBUF_ANY_CONTIGUOUS == PyBUF_ANY_CONTIGUOUS))
-        ):
-            raise BufferError("these elements are not contiguous; work on a clone()")
-        if flags & PyBUF_F_CONTIGUOUS == PyBUF_F_CONTIGUOUS and not self.f_contiguous:
-            raise BufferError("these elements are not contiguous in Fortran order")
-        ptr = self._bytes.pin()
-        if self.high > self._bytes.memory.nbytes:
+        # Pinned first: neither the bytes nor the layout change from here on.
+        cdef char *ptr = self._bytes.pin()
+        try:
+            self.check_export(flags)
+        except BaseException:
             self._bytes.unpin()
-            raise StorageError(
-                f"this view reaches byte {self.high} of a storage that was resized to {self._bytes.memory.nbytes}"
-            )
+            raise
         buffer.buf = ptr + self._offset
         buffer.obj = owner
         buffer.len = self.size * self._type.itemsize
@@ -150,6 +137,26 @@ cdef class ArrayBase:
         buffer.internal = NULL
         return 0
 
+    cdef int check_export(self, int flags) except -1:
+        cdef bint c_wanted = flags & PyBUF_C_CONTIGUOUS == PyBUF_C_CONTIGUOUS
+        cdef bint f_wanted = flags & PyBUF_F_CONTIGUOUS == PyBUF_F_CONTIGUOUS
+        cdef bint any_wanted = flags & PyBUF_ANY_CONTIGUOUS == PyBUF_ANY_CONTIGUOUS
+        if flags & PyBUF_WRITABLE and not self._bytes.memory.writable:
+            raise BufferError("these bytes are read-only")
+        if flags & PyBUF_STRIDES != PyBUF_STRIDES:
+            c_wanted = True  # a consumer that does not ask for strides takes C order for granted
+        if not (
+            (self.c_contiguous or not c_wanted)
+            and (self.f_contiguous or not f_wanted)
+            and (self.c_contiguous or self.f_contiguous or not any_wanted)
+        ):
+            raise BufferError("these elements are not contiguous; work on a clone()")
+        if self.high > self._bytes.memory.nbytes:
+            raise StorageError(
+                f"this view reaches byte {self.high} of a storage that was resized to {self._bytes.memory.nbytes}"
+            )
+        return 0
+
     def __getbuffer__(self, Py_buffer *buffer, int flags):
         if flags & PyBUF_FORMAT and self._type.dtype is not self._type.wire:
             # NumPy turns to __array__ now, and gets the right dtype there.
@@ -160,11 +167,6 @@ cdef class ArrayBase:
         self._bytes.unpin()
 
     @property
-    def strides(self):
-        """Bytes from one element to the next along each dimension, as NumPy counts them."""
-        return tuple([self.dims[self.ndim + i] for i in range(self.ndim)])
-
-    @property
     def _contiguous(self):
         return self.c_contiguous
 
@@ -173,8 +175,10 @@ cdef class ArrayBase:
         return <size_t>(self._bytes.memory.ptr + self._offset)
 
     def _reshape_in_place(self, tuple shape):
-        """Take a new shape, contiguous, at the same offset."""
-        self._lay_out(shape, self._offset, None)
+        """Take a new shape, contiguous, at the same offset; exports point at the old one, so there must be none."""
+        with cython.critical_section(self._bytes):
+            self._bytes.check_free("resize_")
+            self._lay_out(shape, self._offset, None)
 
     def _view(self, object part):
         """The Array over `part`, an ndarray over some of this Array's elements; None if `part` lies elsewhere."""
