@@ -29,6 +29,9 @@ _LAZY: dict[str, tuple[str, str]] = {
     "load": ("quantkit.files", "load"),
     "save": ("quantkit.files", "save"),
     "quantize_model": ("quantkit.models.quantizer", "quantize_model"),
+    "quantize_weights": ("quantkit.weights", "quantize_weights"),
+    "open_weights": ("quantkit.weights", "open_weights"),
+    "dequantize_weights": ("quantkit.weights", "dequantize_weights"),
     "read_image": ("quantkit.images.image_file", "read_image"),
     "write_image": ("quantkit.images.image_file", "write_image"),
 }

@@ -1,12 +1,4 @@
-"""The one layout for files of tensors: safetensors, placed so that it can be mapped and used without a copy.
-
-A file is an 8-byte little-endian header length, a JSON header, and the tensors' bytes, little-endian and C-contiguous,
-without holes. Three choices are ours, and any reader of the format takes them:
-
-- The header is padded with spaces so that the data begins at a multiple of 64 bytes.
-- Tensors whose size is a multiple of 64 bytes come first, so that each begins at such a multiple too.
-- The others follow by falling item size, so that each is aligned to its items.
-"""
+"""Files of tensors: written whole or one tensor at a time, and mapped for reading (`layout` has the layout)."""
 
 from __future__ import annotations
 
@@ -17,62 +9,20 @@ import os
 import stat
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from quantkit.errors import FormatError, InvalidArgument, InvalidDType, ShapeMismatch
 from quantkit.files.atomic import atomic_write
+from quantkit.files.layout import DTYPES, MAX_HEADER, Placed, dtype_name, plan_tensors
 
 if TYPE_CHECKING:
     import io
 
     from numpy.typing import NDArray
 
-ALIGNMENT = 64
-MAX_HEADER = 100_000_000  # bytes; the limit of the safetensors library
 _BLOCK = 1 << 24  # bytes copied at a time while writing an array that is not contiguous
-
-# safetensors dtype -> NumPy dtype of its items; the types that NumPy lacks are their bits.
-_DTYPES: dict[str, np.dtype[Any]] = {
-    "BOOL": np.dtype("?"),
-    "U8": np.dtype("u1"),
-    "I8": np.dtype("i1"),
-    "U16": np.dtype("<u2"),
-    "I16": np.dtype("<i2"),
-    "U32": np.dtype("<u4"),
-    "I32": np.dtype("<i4"),
-    "U64": np.dtype("<u8"),
-    "I64": np.dtype("<i8"),
-    "F16": np.dtype("<f2"),
-    "F32": np.dtype("<f4"),
-    "F64": np.dtype("<f8"),
-    "BF16": np.dtype("<u2"),
-    "F8_E4M3": np.dtype("u1"),
-    "F8_E5M2": np.dtype("u1"),
-}
-_BITS_ONLY = {"bfloat16": "BF16", "float8_e4m3fn": "F8_E4M3", "float8_e5m2": "F8_E5M2"}
-_BY_NUMPY = {dtype.str: name for name, dtype in _DTYPES.items() if name not in _BITS_ONLY.values()}
-
-
-class _Tensor(NamedTuple):
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-
-
-def _dtype_name(name: str, dtype: Any) -> str:
-    """Return the safetensors name of `dtype`, which may be one already."""
-    if isinstance(dtype, str) and dtype in _DTYPES:
-        return dtype
-    try:
-        dtype = np.dtype(dtype)
-        return _BITS_ONLY.get(dtype.name) or _BY_NUMPY[dtype.newbyteorder("<").str]
-    except (TypeError, KeyError):
-        raise InvalidDType(
-            f"tensor {name!r}: a file of tensors holds {', '.join(_DTYPES)}, and not {dtype!r}"
-        ) from None
 
 
 # --------------------------------------------------------------------------------------------------- writing
@@ -81,7 +31,7 @@ def _dtype_name(name: str, dtype: Any) -> str:
 class TensorWriter:
     """Fills a file made by `create_tensors`, one tensor at a time, in any order."""
 
-    def __init__(self, file: io.FileIO, start: int, tensors: dict[str, _Tensor]) -> None:
+    def __init__(self, file: io.FileIO, start: int, tensors: dict[str, Placed]) -> None:
         self._file, self._start, self._tensors = file, start, tensors
         self._missing = set(tensors)
 
@@ -100,8 +50,8 @@ class TensorWriter:
         if name not in self._tensors:
             raise InvalidArgument(f"tensor {name!r} was not announced; announced: {', '.join(self._tensors) or 'none'}")
         tensor, array = self._tensors[name], np.asarray(array)
-        bits = _DTYPES[tensor.dtype]
-        if _dtype_name(name, array.dtype) != tensor.dtype and array.dtype != bits:
+        bits = DTYPES[tensor.dtype]
+        if dtype_name(name, array.dtype) != tensor.dtype and array.dtype != bits:
             raise InvalidDType(f"tensor {name!r}: announced as {tensor.dtype}, got {array.dtype}")
         if array.shape != tensor.shape:
             raise ShapeMismatch(f"tensor {name!r}: announced with shape {tensor.shape}, got {array.shape}")
@@ -132,25 +82,6 @@ def _contiguous_blocks(array: NDArray[Any]) -> Iterator[NDArray[np.uint8]]:
             yield from _contiguous_blocks(part)
 
 
-def _header(tensors: dict[str, _Tensor], metadata: Mapping[str, str] | None) -> bytes:
-    entries: dict[str, Any] = {}
-    if metadata is not None:
-        if not all(isinstance(s, str) for item in metadata.items() for s in item):
-            raise InvalidArgument("the metadata of a file of tensors maps text to text")
-        entries["__metadata__"] = dict(metadata)
-    for name, t in tensors.items():
-        entries[name] = {"dtype": t.dtype, "shape": t.shape, "data_offsets": (t.begin, t.end)}
-    text = json.dumps(entries, ensure_ascii=False, separators=(",", ":"))
-    try:
-        header = text.encode()
-    except UnicodeEncodeError as e:
-        raise InvalidArgument(f"names and metadata of a file of tensors must be valid Unicode: {e}") from None
-    header += b" " * (-(8 + len(header)) % ALIGNMENT)
-    if len(header) > MAX_HEADER:
-        raise InvalidArgument(f"the header of a file of tensors has at most {MAX_HEADER} bytes, got {len(header)}")
-    return header
-
-
 @contextmanager
 def create_tensors(
     path: str | os.PathLike[str],
@@ -163,9 +94,8 @@ def create_tensors(
     ----------
     path : path-like
         Written atomically: it appears when the block ends and every tensor was written.
-    specs : mapping of str to (dtype, shape)
-        dtype: a NumPy dtype, an ml_dtypes one, or the safetensors name (``"BF16"``).
-    metadata : mapping of str to str, optional
+    specs, metadata
+        As `plan_tensors` takes them.
 
     Yields
     ------
@@ -178,24 +108,10 @@ def create_tensors(
     OutputError
         When the file cannot be written.
     """
-    wanted: list[tuple[int, int, str, str, tuple[int, ...]]] = []
-    for name, (dtype, shape) in specs.items():
-        if not isinstance(name, str) or name == "__metadata__":
-            raise InvalidArgument(f"{name!r} cannot be the name of a tensor")
-        label, dims = _dtype_name(name, dtype), tuple(int(n) for n in shape)
-        if any(n < 0 for n in dims):
-            raise InvalidArgument(f"tensor {name!r}: wanted a shape of sizes >= 0, got {dims}")
-        itemsize = _DTYPES[label].itemsize
-        size = math.prod(dims) * itemsize
-        wanted.append((-ALIGNMENT if size % ALIGNMENT == 0 else -itemsize, size, name, label, dims))
-    tensors, end = {}, 0
-    for _, size, name, label, dims in sorted(wanted, key=lambda w: w[0]):  # stable: else in the caller's order
-        tensors[name] = _Tensor(label, dims, end, end + size)
-        end += size
-    header = _header(tensors, metadata)
+    layout = plan_tensors(specs, metadata)
     with atomic_write(path) as file:
-        file.write(len(header).to_bytes(8, "little") + header)
-        writer = TensorWriter(file, 8 + len(header), tensors)
+        file.write(layout.head)
+        writer = TensorWriter(file, len(layout.head), layout._tensors)
         yield writer
         writer._check_complete()
 
@@ -244,13 +160,13 @@ class TensorFile(Mapping[str, "NDArray[Any]"]):
     process with a bus error, as with every mapped file; `save_tensors` never shortens one, it replaces it.
     """
 
-    def __init__(self, path: str, tensors: dict[str, _Tensor], metadata: dict[str, str], data: memoryview) -> None:
+    def __init__(self, path: str, tensors: dict[str, Placed], metadata: dict[str, str], data: memoryview) -> None:
         self.path, self.metadata, self._tensors, self._data = path, metadata, tensors, data
         self.dtypes = {name: t.dtype for name, t in tensors.items()}
 
     def __getitem__(self, name: str) -> NDArray[Any]:
         t = self._tensors[name]
-        array: NDArray[Any] = np.frombuffer(self._data[t.begin : t.end], _DTYPES[t.dtype]).reshape(t.shape)
+        array: NDArray[Any] = np.frombuffer(self._data[t.begin : t.end], DTYPES[t.dtype]).reshape(t.shape)
         return array
 
     def __iter__(self) -> Iterator[str]:
@@ -306,7 +222,7 @@ def _bad(path: str, what: str) -> NoReturn:
     raise FormatError(f"{path}: {what}")
 
 
-def _parse(path: str, header: bytes, size: int) -> tuple[dict[str, _Tensor], dict[str, str]]:
+def _parse(path: str, header: bytes, size: int) -> tuple[dict[str, Placed], dict[str, str]]:
     """Return tensors and metadata of a header that describes `size` bytes of data, in the order of the data."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -342,7 +258,7 @@ def _parse(path: str, header: bytes, size: int) -> tuple[dict[str, _Tensor], dic
     return tensors, metadata
 
 
-def _parse_tensor(path: str, name: str, entry: Any, size: int) -> _Tensor:
+def _parse_tensor(path: str, name: str, entry: Any, size: int) -> Placed:
     def bad(what: str) -> NoReturn:
         _bad(path, f"tensor {name!r}: {what}")
 
@@ -352,8 +268,8 @@ def _parse_tensor(path: str, name: str, entry: Any, size: int) -> _Tensor:
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
         bad("wanted dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
-    if not isinstance(dtype, str) or dtype not in _DTYPES:
-        bad(f"dtype {dtype!r} is not one of {', '.join(_DTYPES)}")
+    if not isinstance(dtype, str) or dtype not in DTYPES:
+        bad(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
     if not whole(shape) or len(shape) > 32:
         bad(f"shape must be a list of at most 32 whole numbers >= 0, got {_short(shape)}")
     if not whole(offsets) or len(offsets) != 2:
@@ -366,13 +282,13 @@ def _parse_tensor(path: str, name: str, entry: Any, size: int) -> _Tensor:
             else f"the end lies behind the data, which has {size} bytes (cut short?)"
         )
         bad(f"data_offsets {_short(offsets)}: {what}")
-    itemsize = _DTYPES[dtype].itemsize
+    itemsize = DTYPES[dtype].itemsize
     # The sizes that are not 0 count alone: an empty array of impossible sizes is refused as well.
     if math.prod(n for n in shape if n) * itemsize >= 1 << 63:
         bad(f"shape {_short(shape)} is larger than any memory")
     if math.prod(shape) * itemsize != end - begin:
         bad(f"shape {_short(shape)} of {dtype} takes {math.prod(shape) * itemsize} bytes, data_offsets {end - begin}")
-    return _Tensor(dtype, tuple(shape), begin, end)
+    return Placed(dtype, tuple(shape), begin, end)
 
 
 def _short(value: Any) -> str:
