@@ -175,10 +175,11 @@ def quantize(tensor: SourceTensor, grid: Grid, qparams: QParams, dtype: QDType, 
 
 def _sum_of_squares(values: NDArray[Any]) -> float:
     whole = values.size // _RUN * _RUN
-    runs = values[:whole].reshape(-1, _RUN)
-    rest = values[whole:]
-    total = float(np.einsum("ij,ij->i", runs, runs).sum(dtype=np.float64)) if whole else 0.0
-    return total + float(np.einsum("i,i->", rest, rest))
+    total = 0.0
+    for runs in (values[:whole].reshape(-1, _RUN), values[whole:].reshape(1, -1)):
+        # One product a run: too short for a threaded BLAS, and one call for all of them.
+        total += float(np.matmul(runs[:, None, :], runs[:, :, None]).sum(dtype=np.float64))
+    return total
 
 
 def copy(tensor: SourceTensor, write: Write) -> int:
