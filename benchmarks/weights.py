@@ -1,4 +1,4 @@
-"""Weights: a made safetensors file through `quantize_weights`, beside reading it and writing the result by plain copies.
+"""A made safetensors file through `quantize_weights`, beside reading it and writing the result by plain copies.
 
     python benchmarks/weights.py [--gigabytes 4] [--streams N] [--folder DIR] [--profile]
 
@@ -121,9 +121,8 @@ def main() -> None:
         print(f"plain copies {statistics.median(theirs):6.2f} s   ({', '.join(f'{t:.2f}' for t in theirs)})")
         print(f"quantize     {statistics.median(ours):6.2f} s   ({', '.join(f'{t:.2f}' for t in ours)})")
         print(f"ratio        {statistics.median(theirs) / statistics.median(ours):6.2f}     (bar: 0.8)")
-        print(
-            f"anonymous    {(memory.highest - memory.start) / 2**20:6.0f} MiB above the {memory.start / 2**20:.0f} before"
-        )
+        above, before = (memory.highest - memory.start) / 2**20, memory.start / 2**20
+        print(f"anonymous    {above:6.0f} MiB above the {before:.0f} before")
         for streams in (1, 2, 8):
             other = Path(folder) / f"{streams}.safetensors"
             qk.quantize_weights(source, other, streams=streams)

@@ -19,6 +19,7 @@ from quantkit.cli.console import fail, flush
 from quantkit.cli.doctor import PACKAGES, doctor
 from quantkit.cli.inspect import inspect
 from quantkit.cli.quantize import quantize
+from quantkit.cli.weights import weights
 from quantkit.errors import QuantkitError
 
 INTERRUPTED = 130
@@ -36,14 +37,14 @@ def own_version() -> str:
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
 @click.version_option(own_version(), prog_name="quantkit")
 def group() -> None:
-    """8-bit quantization of ONNX models, measured beside the float model.
+    """8-bit quantization of ONNX models, measured beside the float model, and of weight files.
 
     Exit codes: 0 done and verified; 1 finished, but the measured agreement or some inputs fell short (listed);
     2 wrong usage or bad input, nothing written.
     """
 
 
-for _command in (quantize, compare, inspect, bench, doctor):
+for _command in (quantize, weights, compare, inspect, bench, doctor):
     group.add_command(_command)
 
 

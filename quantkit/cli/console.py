@@ -91,10 +91,10 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: S
 
 
 @contextmanager
-def progress() -> Iterator[Progress]:
+def progress(unit: str = "samples") -> Iterator[Progress]:
     """Show how far long work is: a bar on a terminal, a plain line at least every ten seconds elsewhere."""
     if not sys.stderr.isatty():
-        yield _Lines()
+        yield _Lines(unit)
         return
     bars = Bars(
         TextColumn("{task.description}"),
@@ -119,15 +119,15 @@ def progress() -> Iterator[Progress]:
 
 
 class _Lines:
-    def __init__(self) -> None:
-        self._stage, self._last = "", 0.0
+    def __init__(self, unit: str) -> None:
+        self._unit, self._stage, self._last = unit, "", 0.0
 
     def __call__(self, stage: str, done: int, total: int | None) -> None:
         now = time.monotonic()
         if stage == self._stage and now - self._last < 10 and done != total:
             return
         if stage != self._stage and done != total:
-            note(f"{stage} ..." if total is None else f"{stage}: {total} samples")
+            note(f"{stage} ..." if total is None else f"{stage}: {total} {self._unit}")
         else:
             note(f"{stage}: {done} of {total if total is not None else 'an unknown number'}")
         self._stage, self._last = stage, now

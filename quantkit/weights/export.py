@@ -46,7 +46,7 @@ def dequantize_weights(
     streams : int, optional
         How many tensors are worked on at a time; by default one for each usable CPU.
     progress : callable, optional
-        Called with ``(stage, bytes done, bytes in all)``.
+        Called with ``(stage, tensors done, tensors in all)``.
 
     Returns
     -------
@@ -61,6 +61,8 @@ def dequantize_weights(
     if dtype is not None and dtype not in FLOATS:
         raise InvalidArgument(f"dtype must be one of {', '.join(FLOATS)}, got {dtype!r}")
     count = usable_cpus() if streams is None else streams
+    if not isinstance(count, int) or count < 1:
+        raise InvalidArgument(f"streams must be an integer >= 1, got {streams!r}")
     real = check_output(output)
     weights = open_weights(path)
     if real == os.path.realpath(path):
@@ -68,7 +70,6 @@ def dequantize_weights(
     labels = {name: dtype if dtype and weights.dtype(name) in FLOATS else weights.dtype(name) for name in weights}
     metadata = {k: v for k, v in weights.metadata.items() if k != KEY}
     layout = plan_tensors({n: (labels[n], weights.shape(n)) for n in weights}, metadata or None)
-    total = done = 0
     with resumable_write(output, "", resume=False) as file:
         file.resize(layout.size)
         file.write_at(0, layout.head)
@@ -80,11 +81,9 @@ def dequantize_weights(
                 file.write_at(offset + start * bits.itemsize, bits.view(np.uint8))
 
         names = list(layout)
-        total = sum(layout.nbytes(n) for n in names)
-        for name, _ in zip(names, ordered_map(work, names, workers=count), strict=True):
-            done += layout.nbytes(name)
+        for done, _ in enumerate(ordered_map(work, names, workers=count), 1):
             if progress is not None:
-                progress("export", done, total)
+                progress("export", done, len(names))
     return os.fspath(output)
 
 

@@ -231,19 +231,18 @@ def _carry_out(
     # The largest first would balance better, but the order of the file is the order of the disk.
     place = {name: i for i, name in enumerate(plan.layout)}
     tensors = sorted(source.tensors, key=lambda t: place[t.name])
-    total, done, resumed = sum(t.nbytes for t in tensors), 0, 0
+    resumed = 0
     records: dict[str, Any] = {}
     if progress is not None:
-        progress("quantize", 0, total)
+        progress("quantize", 0, len(tensors))
     for tensor, (before, record) in zip(tensors, ordered_map(work, tensors, workers=streams), strict=True):
         if not before:
             file.record(f"={tensor.name}", record)
             file.finished[f"={tensor.name}"] = record
         records[tensor.name] = record
         resumed += before
-        done += tensor.nbytes
         if progress is not None:
-            progress("quantize", done, total)
+            progress("quantize", len(records), len(tensors))
     return records, resumed
 
 
@@ -292,7 +291,7 @@ def quantize_weights(
     streams: int | None = None,
     resume: bool = True,
     progress: Progress | None = None,
-) -> Any:
+) -> WeightsResult | WeightsBatch:
     """Quantize the weights of a file to 8 bits, whatever its size, into one safetensors file.
 
     Floating-point tensors of two dimensions or more and at least `min_elements` elements are quantized. All others
@@ -324,7 +323,7 @@ def quantize_weights(
     resume : bool, default True
         Go on where a run of the same source, options and output was killed. False: begin again.
     progress : callable, optional
-        Called with ``(stage, bytes done, bytes in all)``.
+        Called with ``(stage, tensors done, tensors in all)``.
 
     Returns
     -------
@@ -348,7 +347,12 @@ def quantize_weights(
     if files is None:
         assert isinstance(source, str | os.PathLike)
         return quantize_file(source, output, options, count, resume, progress)
-    batch: WeightsBatch = quantize_batch(
-        files, output, lambda one, into: quantize_file(one, into, options, count, resume, progress)
-    )
-    return batch
+
+    def one(path: str, into: str) -> WeightsResult:
+        def tell(_: str, done: int, total: int | None) -> None:
+            if progress is not None:
+                progress(os.path.basename(path), done, total)
+
+        return quantize_file(path, into, options, count, resume, tell)
+
+    return quantize_batch(files, output, one)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from quantkit.errors import FormatError
 from quantkit.files import TensorFile, open_tensors
 from quantkit.weights.source import Source, SourceTensor, open_array, text_map
+from quantkit.weights.stored import KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +22,8 @@ MAX_INDEX = 100_000_000  # bytes
 def open_safetensors(path: str) -> Source:
     """Open one file."""
     file = open_tensors(path)
+    if KEY in file.metadata:
+        raise FormatError(f"{path}: holds quantized weights already; dequantize_weights gives the floats back")
     return Source(path, [_tensor(file, name) for name in file], metadata=dict(file.metadata), files=[path])
 
 
