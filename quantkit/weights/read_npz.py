@@ -57,7 +57,7 @@ def _tensor(members: ZipMembers, member: str) -> SourceTensor:
             shape, fortran, dtype = np.lib.format.read_array_header_1_0(cast(Any, head))
         else:
             shape, fortran, dtype = np.lib.format.read_array_header_2_0(cast(Any, head))
-    except (ValueError, EOFError, SyntaxError, TypeError, RecursionError, MemoryError) as e:
+    except Exception as e:  # the parsers behind it have many kinds of their own
         raise FormatError(f"{members.path}: member {member!r} is no .npy data: {_line(e)}") from None
     if any(n < 0 for n in shape):
         raise FormatError(f"{members.path}: tensor {name!r} has a negative size: {shape}")

@@ -69,7 +69,8 @@ def test_codes_scales_and_zero_points_are_those_of_the_formula(model, tmp_path, 
     stored, weights = load(out), qk.open_weights(out)
     even = dtype == "qint8" if symmetric is None else symmetric
     quantized = {r.name for r in result.tensors if r.decision == "quantized"}
-    assert quantized == {"conv.weight", "linear.weight", "half", "brain", "double", "zeros"}
+    thin = {"thin"} if granularity == "tensor" else set()  # 1024 scales would outweigh its codes
+    assert quantized == {"conv.weight", "linear.weight", "half", "brain", "double", "zeros"} | thin
     for name in quantized:
         q, codes = expected(tensors[name], dtype, even, None if granularity == "tensor" else 0)
         assert np.array_equal(stored[name], codes), name
