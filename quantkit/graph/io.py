@@ -110,6 +110,11 @@ def _nbytes(tensor: TensorProto) -> int:
     return len(tensor.raw_data) or tensor.ByteSize()
 
 
+def tensor_bytes(proto: ModelProto) -> int:
+    """Return how many bytes the tensors of a model take, external ones included."""
+    return sum(_nbytes(tensor) for tensor in all_tensors(proto.graph))
+
+
 def save_model(model: Model, path: str | os.PathLike[str], *, check: Callable[[Path], Any] | None = None) -> Path:
     """Write `model` to `path`.
 

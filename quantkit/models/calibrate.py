@@ -18,6 +18,7 @@ from quantkit import ops
 from quantkit.errors import CalibrationError, ModelError
 from quantkit.graph import Graph, Model
 from quantkit.graph.control_flow import ControlFlowRunner, Segment
+from quantkit.graph.tensors import TensorReader
 from quantkit.models.inputs import Feed
 from quantkit.models.runtime import Session, open_session
 from quantkit.models.statistics import Calibration, ChannelStats, ChannelView, TensorStats
@@ -50,6 +51,8 @@ class Observer:
         Those of which each channel is wanted too.
     result : Calibration, optional
         Where to collect.
+    tensors : TensorReader, optional
+        Where external data lies.
     """
 
     def __init__(
@@ -58,20 +61,25 @@ class Observer:
         names: Iterable[str],
         by_channel: Views | None = None,
         result: Calibration | None = None,
+        tensors: TensorReader | None = None,
     ) -> None:
         self._proto = proto
         self._by_channel = dict(by_channel or {})
         wanted = dict.fromkeys(names)
         inputs = {value.name: value.type.tensor_type.elem_type for value in proto.graph.input}
         made = [name for name in wanted if name not in inputs]
-        self._fetcher = open_session(_with_outputs(proto, made or [proto.graph.output[0].name]), _TITLE)
+        self._fetcher = open_session(
+            _with_outputs(proto, made or [proto.graph.output[0].name]), _TITLE, tensors=tensors
+        )
         types = dict(zip(self._fetcher.outputs, self._fetcher.output_types, strict=True))
         self.names = [
             name for name in wanted if types.get(name) == "tensor(float)" or inputs.get(name) == TensorProto.FLOAT
         ]
         self._made = set(made)
         self._channel_names = [name for name in self.names if name in self._by_channel]
-        self._reducer: Session | None = open_session(self._reducing_model(), _TITLE) if self.names else None
+        self._reducer: Session | None = (
+            open_session(self._reducing_model(), _TITLE, tensors=tensors) if self.names else None
+        )
         self.input_names = {spec.name for spec in self._fetcher.inputs}
         self.result = result if result is not None else Calibration()
         for name in self.names:
@@ -218,7 +226,7 @@ def calibrate(model: Model, wanted: Mapping[Graph, Wanted], batches: Iterable[Fe
                     calibration.channels.clear()
         if observer is None:
             here = wanted[model.graph]
-            observer = Observer(model.to_proto(), here.names, here.by_channel, main)
+            observer = Observer(model.to_proto(), here.names, here.by_channel, main, model.tensors)
         observer.update({name: value for name, value in feeds.items() if name in observer.input_names})
     if not main.batches:
         raise CalibrationError("the calibration data has no samples")
@@ -255,10 +263,10 @@ class _Stepper:
 
     def _open(self, segment: Segment, values: Feed) -> tuple[Session | None, Observer]:
         proto = segment.to_proto(values)
-        wanted = self._wanted[segment.graph]
+        wanted, tensors = self._wanted[segment.graph], self._model.tensors
         made = {name for node in segment.nodes for name in node.outputs}
         names = [name for name in wanted.names if name in made or name in segment.inputs]
         if not proto.graph.output:
             proto.graph.output.add(name=next(name for node in segment.nodes for name in node.outputs if name))
-        observer = Observer(proto, names, wanted.by_channel, self._found[segment.graph])
-        return (open_session(proto, _TITLE) if segment.outputs else None), observer
+        observer = Observer(proto, names, wanted.by_channel, self._found[segment.graph], tensors)
+        return (open_session(proto, _TITLE, tensors=tensors) if segment.outputs else None), observer

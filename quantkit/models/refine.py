@@ -18,7 +18,7 @@ import numpy as np
 
 from quantkit.errors import ModelError
 from quantkit.graph import Graph, Model, Node
-from quantkit.graph.io import model_bytes
+from quantkit.graph.io import tensor_bytes
 from quantkit.models.account import Account
 from quantkit.models.decisions import Plan
 from quantkit.models.forms import quantize_static
@@ -99,7 +99,7 @@ class Refiner:
         """Return the best candidate, judged on the first few of `feeds`."""
         first = self.make(equalized=True)
         first.label = "channels equalized"
-        if self._proto.ByteSize() > _MAX_BYTES:
+        if tensor_bytes(self._proto) > _MAX_BYTES:
             return first
         self._take_probes(float_model, feeds)
         plain = self.make(equalized=False)
@@ -122,7 +122,7 @@ class Refiner:
 
     def _measure(self, candidate: Candidate) -> None:
         try:
-            session = open_session(model_bytes(candidate.model), "a candidate")
+            session = open_session(candidate.model.to_proto(), "a candidate", tensors=self._tensors)
             results = [session.run({spec.name: feed[spec.name] for spec in session.inputs}) for feed, _ in self._probes]
         except ModelError:
             return

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from quantkit.errors import ModelError
+from quantkit.graph.tensors import TensorReader, is_external
 from quantkit.models.inputs import Feed, InputSpec
 
 if TYPE_CHECKING:
@@ -40,8 +42,8 @@ class Session:
         As onnxruntime writes them: ``tensor(float)``.
     """
 
-    def __init__(self, raw: Any, title: str) -> None:
-        self._raw, self.title = raw, title
+    def __init__(self, raw: Any, title: str, kept: Sequence[Any] = ()) -> None:
+        self._raw, self.title, self._kept = raw, title, kept
         self.inputs = [_spec(item, title) for item in raw.get_inputs()]
         self.outputs = [item.name for item in raw.get_outputs()]
         self.output_shapes = [item.shape for item in raw.get_outputs()]
@@ -79,7 +81,9 @@ def describe_model(model: ModelSource) -> str:
     return str(model) if isinstance(model, (str, os.PathLike)) else "the given model"
 
 
-def open_session(model: ModelSource, title: str | None = None, *, threads: int = 0) -> Session:
+def open_session(
+    model: ModelSource, title: str | None = None, *, threads: int = 0, tensors: TensorReader | None = None
+) -> Session:
     """Load a model in onnxruntime on the CPU with its default optimizations.
 
     Parameters
@@ -89,6 +93,8 @@ def open_session(model: ModelSource, title: str | None = None, *, threads: int =
         What errors call it; the path by default.
     threads : int, default 0
         0 lets onnxruntime decide.
+    tensors : TensorReader, optional
+        Where the external data of a ModelProto lies; it is mapped, not copied.
 
     Raises
     ------
@@ -101,6 +107,7 @@ def open_session(model: ModelSource, title: str | None = None, *, threads: int =
     options.log_severity_level = 4  # its warnings about unused initializers and the like are not for our users
     if threads:
         options.intra_op_num_threads = options.inter_op_num_threads = threads
+    kept: list[Any] = []
     if isinstance(model, (str, os.PathLike)):
         name = title or str(model)
         if not Path(model).is_file():
@@ -108,12 +115,25 @@ def open_session(model: ModelSource, title: str | None = None, *, threads: int =
         given: Any = str(model)
     else:
         name = title or "the given model"
+        if tensors is not None and not isinstance(model, (bytes, bytearray)):
+            kept = _lend_external(model, tensors, options)
         given = model if isinstance(model, (bytes, bytearray)) else _bytes(model, name)
     try:
         raw = onnxruntime.InferenceSession(given, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise ModelError(f"{name} does not load in onnxruntime: {one_line(error)}") from None
-    return Session(raw, name)
+    return Session(raw, name, kept)
+
+
+def _lend_external(model: ModelProto, tensors: TensorReader, options: Any) -> list[Any]:
+    """Let onnxruntime read the mapped external data of `model`; return what must live as long as the session."""
+    import onnxruntime
+
+    external = [tensor for tensor in model.graph.initializer if is_external(tensor)]
+    values = [onnxruntime.OrtValue.ortvalue_from_numpy(tensors.array(tensor)) for tensor in external]
+    if values:
+        options.add_external_initializers([tensor.name for tensor in external], values)
+    return values
 
 
 def _bytes(model: ModelProto, name: str) -> bytes:

@@ -301,6 +301,21 @@ def candidate(built, **options):
     return Refiner(model, seen, {}, "qdq", "onnxruntime").make(**options).model
 
 
+@pytest.mark.parametrize("name", ["resnet", "bodies_that_compute"])
+@pytest.mark.parametrize("mode", ["static", "dynamic", "weight_only"])
+def test_external_data(tmp_path, name, mode):
+    built = BUILT[name]
+    path = tmp_path / "float.onnx"
+    copy = onnx.ModelProto()
+    copy.CopyFrom(built.proto)
+    onnx.save_model(copy, path, save_as_external_data=True, location="w.data", size_threshold=0)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    result = quantkit.quantize_model(path, tmp_path / "q.onnx", calibration=built.feeds(16), mode=mode)
+    assert {n: (tmp_path / n).read_bytes() for n in before} == before
+    assert len(list(tmp_path.glob("q-*.data"))) <= 1
+    assert result.report.agreement.outputs[0].sqnr_db > 25
+
+
 def test_inputs_that_list_the_weights():
     """Old exporters list each initializer as an input."""
     built = BUILT["resnet"]
