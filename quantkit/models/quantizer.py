@@ -176,11 +176,13 @@ class _Job:
         with self.stage("load"):
             model = load_model(self.source)
             checks = _checks_passed(self.source)
-            session = self._open_float(model)
-            recipe = preset if preset is not None else recipe_of(self.source)
-            feeds, held_out = self._open(session.inputs, samples, validation, recipe, limit, seed)
-            del session
             _refuse_int8(model)
+            feeds = held_out = None
+            if samples is not None or validation is not None:
+                # Loading the float model costs its size in memory; without data there is nothing to run it on.
+                inputs = self._open_float(model).inputs
+                recipe = preset if preset is not None else recipe_of(self.source)
+                feeds, held_out = self._open(inputs, samples, validation, recipe, limit, seed)
         with self.stage("prepare"):
             excluded = match_excluded(model, excluded_entries)
             model = prepare(model)

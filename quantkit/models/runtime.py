@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quantkit.errors import ModelError
-from quantkit.graph.tensors import TensorReader, is_external
 from quantkit.models.inputs import Feed, InputSpec
 
 if TYPE_CHECKING:
     from onnx import ModelProto
+
+    from quantkit.graph.tensors import TensorReader
 
 ModelSource = Any  # str, os.PathLike, bytes or onnx.ModelProto
 
@@ -128,6 +129,8 @@ def open_session(
 def _lend_external(model: ModelProto, tensors: TensorReader, options: Any) -> list[Any]:
     """Let onnxruntime read the mapped external data of `model`; return what must live as long as the session."""
     import onnxruntime
+
+    from quantkit.graph.tensors import is_external
 
     external = [tensor for tensor in model.graph.initializer if is_external(tensor)]
     values = [onnxruntime.OrtValue.ortvalue_from_numpy(tensors.array(tensor)) for tensor in external]
