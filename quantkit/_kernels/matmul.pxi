@@ -81,9 +81,9 @@ cdef class PackedMatmul:
 
     def __cinit__(self, b):
         cdef Py_buffer bb
-        cdef void *memory = NULL
+        cdef void *memory
         cdef int dtype
-        cdef size_t data_bytes, all_bytes, huge = HUGE_PAGE
+        cdef size_t data_bytes, all_bytes
         PyObject_GetBuffer(b, &bb, PyBUF_FORMAT | PyBUF_STRIDES)
         try:
             dtype = dtype_of(&bb, False)
@@ -95,12 +95,11 @@ cdef class PackedMatmul:
             self.p.n = bb.shape[1]
             data_bytes = (<size_t>qk_packed_bytes(self.p.k, self.p.n) + 64) // 64 * 64  # never nothing
             all_bytes = data_bytes + <size_t>qk_padded_columns(self.p.n) * 4
-            # Weights that a row at a time is multiplied with are read at the speed of address translation: large ones
-            # start on a boundary of huge pages.
-            if posix_memalign(&memory, 64 if all_bytes < huge else huge, all_bytes):
+            # On huge pages where large: weights that a row at a time is multiplied with are read at the speed of
+            # address translation.
+            memory = aligned_memory(all_bytes)
+            if memory == NULL:
                 raise OutOfMemory(f"no memory for a packed matrix of {all_bytes} bytes")
-            if all_bytes >= huge:
-                advise_huge(memory, all_bytes)
             self.p.data = <int8_t *>memory
             self.p.colsum = <int32_t *>(<char *>memory + data_bytes)
             self.nbytes = all_bytes
@@ -118,20 +117,6 @@ cdef class PackedMatmul:
 
     def __repr__(self):
         return f"PackedMatmul(shape={self.shape}, dtype={'int8' if self.is_signed else 'uint8'})"
-
-
-cdef extern from *:
-    """
-    #include <sys/mman.h>
-    #define QK_HUGE_PAGE ((size_t)2 << 20)
-    static void qk_advise_huge(void *memory, size_t bytes) {
-    #ifdef MADV_HUGEPAGE
-        madvise(memory, bytes, MADV_HUGEPAGE);
-    #endif
-    }
-    """
-    const size_t HUGE_PAGE "QK_HUGE_PAGE"
-    void advise_huge "qk_advise_huge"(void *memory, size_t bytes)
 
 
 cdef class MatmulPlan:

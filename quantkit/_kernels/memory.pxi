@@ -16,9 +16,6 @@ from libc.string cimport memcpy, memset
 
 from quantkit.errors import OutOfMemory, StorageBusy, StorageError
 
-cdef extern from "stdlib.h" nogil:
-    int posix_memalign(void **pointer, size_t alignment, size_t size)
-
 cdef extern from "unistd.h" nogil:
     int c_close "close"(int fd)
     long sysconf(int name)
@@ -39,15 +36,27 @@ cdef extern from "sys/stat.h" nogil:
 
 cdef extern from *:
     """
-    #define QK_ALIGNMENT 64 /* a cache line, and the widest vector */
+    #include <stdlib.h>
+    #include <sys/mman.h>
+    /* Memory on a boundary of 64 bytes, a cache line and the widest vector; NULL when there is none. Large memory
+     * starts on a boundary of huge pages and asks for them: a fault and an address translation for 2 MiB, not 4 KiB. */
+    static void *qk_aligned_memory(size_t bytes) {
+        const size_t huge = (size_t)2 << 20;
+        void *memory = NULL;
+        if (posix_memalign(&memory, bytes < huge ? 64 : huge, bytes ? bytes : 1)) return NULL;
+    #ifdef MADV_HUGEPAGE
+        if (bytes >= huge) madvise(memory, bytes, MADV_HUGEPAGE);
+    #endif
+        return memory;
+    }
     #define QK_BYTE ((char *)"B") /* the buffer format of one byte */
     #ifndef MADV_POPULATE_WRITE /* Linux 5.14; an older kernel answers EINVAL */
     #define MADV_POPULATE_WRITE 23
     #endif
     """
+    void *aligned_memory "qk_aligned_memory"(size_t bytes) nogil
     char *QK_BYTE
     int MADV_POPULATE_WRITE
-    const size_t QK_ALIGNMENT
     const Py_ssize_t PY_SSIZE_T_MAX
 
 ctypedef enum home_t:
@@ -80,11 +89,11 @@ cdef class Memory:
 
     @staticmethod
     def heap(size, zero=False):
-        """Allocate `size` bytes on a 64-byte boundary."""
+        """Allocate `size` bytes on a 64-byte boundary, large ones on huge pages where the system has them."""
         cdef Py_ssize_t nbytes = check_nbytes(size)
         cdef Memory self = Memory()
-        cdef void *ptr = NULL
-        if posix_memalign(&ptr, QK_ALIGNMENT, nbytes if nbytes else 1):
+        cdef void *ptr = aligned_memory(nbytes)
+        if ptr == NULL:
             raise OutOfMemory(f"cannot allocate {nbytes} bytes on the heap")
         self.ptr = <char *>ptr
         self.nbytes = nbytes
@@ -169,7 +178,9 @@ cdef class Memory:
     @property
     def where(self):
         """"heap", "borrowed" or "mapped"."""
-        return ("heap", "borrowed", "mapped")[self.home]
+        if self.home == BORROWED:
+            return "heap" if self.resizable else "borrowed"
+        return "mapped" if self.home == MAPPED else "heap"
 
     def prefault(self):
         """Give a map its pages now, in one go: cheaper than a fault at the first touch of each."""
