@@ -116,3 +116,28 @@ def qlinear_add(a, a_scale, a_zero_point, b, b_scale, b_zero_point, c_scale, c_z
     left = a_ratio * (np.asarray(a, np.int32) - a_zero_point).astype(np.float32)
     right = b_ratio * (np.asarray(b, np.int32) - b_zero_point).astype(np.float32)
     return np.clip(np.rint(left + right) + c_zero_point, *LIMITS[np.dtype(dtype)]).astype(dtype)
+
+
+def conv_integer(x, w, x_zero_point=0, w_zero_point=0, strides=None, pads=None, dilations=None, group=1):
+    """Sums of (x - x_zero_point) * (w - w_zero_point) modulo 2^32, tap after tap; x (N, C, ...), zero beyond its edges.
+
+    Pads are those at the beginnings, then those at the ends; one zero point of w for all, or one an output.
+    """
+    dims = x.ndim - 2
+    strides, dilations, pads = strides or (1,) * dims, dilations or (1,) * dims, pads or (0,) * (2 * dims)
+    x = np.pad(x.astype(np.int64) - x_zero_point, [(0, 0), (0, 0), *zip(pads[:dims], pads[dims:], strict=True)])
+    w = w.astype(np.int64) - np.asarray(w_zero_point, np.int64).reshape(-1, *[1] * (dims + 1))
+    size = [
+        (n - (k - 1) * d - 1) // s + 1
+        for n, k, d, s in zip(x.shape[2:], w.shape[2:], dilations, strides, strict=True)
+    ]
+    images, outputs = x.shape[0], w.shape[0]
+    y = np.zeros((images, group, outputs // group, *size), np.int64)
+    w = w.reshape(group, outputs // group, *w.shape[1:])
+    for tap in np.ndindex(*w.shape[3:]):
+        part = tuple(
+            slice(t * d, t * d + (n - 1) * s + 1, s) for t, d, n, s in zip(tap, dilations, size, strides, strict=True)
+        )
+        seen = x[(slice(None), slice(None), *part)].reshape(images, group, -1, *size)
+        y += np.einsum("ngc...,gmc->ngm...", seen, w[(slice(None), slice(None), slice(None), *tap)])
+    return y.reshape(images, outputs, *size).astype(np.int32)

@@ -4,8 +4,10 @@ from quantkit._kernels import threads as _threads
 
 try:
     from quantkit._kernels._core import (
+        ConvPlan,
         MatmulPlan,
         PackedMatmul,
+        PackedTaps,
         active_isa,
         affine,
         affine_plain,
@@ -28,8 +30,10 @@ except ModuleNotFoundError as error:
 set_num_threads(_threads.from_environment())
 
 __all__ = [
+    "ConvPlan",
     "MatmulPlan",
     "PackedMatmul",
+    "PackedTaps",
     "active_isa",
     "affine",
     "affine_plain",

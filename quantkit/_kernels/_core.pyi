@@ -127,3 +127,46 @@ class MatmulPlan:
         residual_zero_point: int = 0,
         threads: int = 0,
     ) -> None: ...
+
+class PackedTaps:
+    is_signed: bool
+    nbytes: int
+    def __init__(
+        self,
+        matrices: Any,
+        kernel: tuple[int, ...],
+        channels: int,
+        group: int,
+        form: str,
+        order: Any = None,
+    ) -> None: ...
+
+class ConvPlan:
+    def __init__(
+        self,
+        w: PackedTaps,
+        x_is_signed: bool,
+        x_zero_point: int,
+        w_zero_point: Any,
+        bias: Any,
+        out: str,
+        scale: Any,
+        zero_point: int = 0,
+        low: int = 0,
+        high: int = 255,
+        table: Any = None,
+    ) -> None: ...
+    def run(
+        self,
+        x: Any,
+        out: Any,
+        strides: tuple[int, ...],
+        pads: tuple[int, ...],
+        dilations: tuple[int, ...],
+        residual: Any = None,
+        own_ratio: float = 0,
+        own_zero_point: int = 0,
+        residual_ratio: float = 0,
+        residual_zero_point: int = 0,
+        threads: int = 0,
+    ) -> None: ...

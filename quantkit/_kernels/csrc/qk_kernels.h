@@ -36,6 +36,13 @@ typedef int64_t qk_range_columns_fn(const float *x, int64_t n, float *lo, float 
 typedef void qk_histogram_fn(const float *x, int64_t n, float lo, float per_unit, int32_t bins, uint32_t *tables);
 #define QK_HISTOGRAM_TABLES 4
 
+/* Depthwise: a tile whose rows come in pieces, one a tap, of `width` channels each; column n of the panel multiplies
+ * channel n alone. */
+typedef qk_matmul_fn qk_depthwise_fn;
+/* y[c * y_stride + r] = x[r * x_stride + c] ^ flip. */
+typedef void qk_transpose_fn(const uint8_t *x, int64_t x_stride, uint8_t *y, int64_t y_stride, int64_t rows,
+                             int64_t columns, uint8_t flip);
+
 /* Rounding and saturation leave every code alone beyond this distance from zero: zero points lie in [-128, 255]. */
 #define QK_FAR 2048.0f
 
