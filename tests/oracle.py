@@ -128,8 +128,7 @@ def conv_integer(x, w, x_zero_point=0, w_zero_point=0, strides=None, pads=None, 
     x = np.pad(x.astype(np.int64) - x_zero_point, [(0, 0), (0, 0), *zip(pads[:dims], pads[dims:], strict=True)])
     w = w.astype(np.int64) - np.asarray(w_zero_point, np.int64).reshape(-1, *[1] * (dims + 1))
     size = [
-        (n - (k - 1) * d - 1) // s + 1
-        for n, k, d, s in zip(x.shape[2:], w.shape[2:], dilations, strides, strict=True)
+        (n - (k - 1) * d - 1) // s + 1 for n, k, d, s in zip(x.shape[2:], w.shape[2:], dilations, strides, strict=True)
     ]
     images, outputs = x.shape[0], w.shape[0]
     y = np.zeros((images, group, outputs // group, *size), np.int64)

@@ -1,4 +1,4 @@
-# cython: language_level=3, freethreading_compatible=True
+# cython: language_level=3
 """The one extension module: checks arguments, then calls the C drivers without the GIL. One .pxi a family."""
 
 include "isa.pxi"
