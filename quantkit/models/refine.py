@@ -33,6 +33,8 @@ _PROBES = 8
 _PROBE_BYTES = 64 << 20
 # Beyond this a model is not built again and again.
 _MAX_BYTES = 256 << 20
+# Beyond this its blocks are not tried one by one: by size and not by time, so that results do not vary.
+_MAX_BLOCK_BYTES = 64 << 20
 _BLOCKS = 10
 _LEAST_WEIGHT_SHARE = 0.75
 _LEAST_MAC_SHARE = 0.6
@@ -107,7 +109,8 @@ class Refiner:
         for candidate in (first, plain):
             self._measure(candidate)
         best = min(first, plain, key=lambda c: c.noise)
-        if best.noise > _GOOD and np.isfinite(best.noise):
+        small = tensor_bytes(self._proto) <= _MAX_BLOCK_BYTES
+        if small and best.noise > _GOOD and np.isfinite(best.noise):
             best = self._leave_blocks_float(best, best is first, tell)
         return best
 
