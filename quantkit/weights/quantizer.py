@@ -22,7 +22,7 @@ from quantkit.weights.source import Source, SourceTensor, open_source
 from quantkit.weights.stored import StoredWeight, describe, encode
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    pass
 
 Progress = Callable[[str, int, int | None], None]
 PathLike = str | os.PathLike[str]
@@ -59,11 +59,8 @@ def make_plan(source: Source, options: Options, left_float: dict[str, str]) -> P
     return Plan(decisions, stored, plan_tensors(specs, encode(stored.values(), source.ties, source.metadata)))
 
 
-class _LeftFloat(Exception):
-    """The values of a tensor do not serve, so the plan must change."""
-
-    def __init__(self, name: str, reason: str) -> None:
-        self.name, self.reason = name, reason
+class _PlanChanges(Exception):
+    """The values of a tensor do not serve, so it must stay float."""
 
 
 class _Writer:
@@ -79,23 +76,17 @@ class _Writer:
         if decision.grid is None:
             if tensor.dtype not in ("F16", "BF16", "F32", "F64"):
                 row = replace(row, decision="copied")
-            pieces = [self._copy(tensor)]
+            crc = passes.copy(tensor, self._write_to(tensor.name))
+            pieces = [[self._plan.layout.offset(tensor.name), tensor.nbytes, crc]]
         else:
-            grid = decision.grid
-            found = passes.find_range(tensor, grid)
-            if problem := found.problem():
-                raise _LeftFloat(tensor.name, problem)
-            qparams, dtype = passes.qparams_of(found, self._options), self._options.dtype
-            offset = self._plan.layout.offset(tensor.name)
-            coded = passes.quantize(
-                tensor, grid, qparams, dtype, lambda at, codes: self._file.write_at(offset + at, codes)
-            )
-            weight = self._plan.stored[tensor.name]
-            pieces = [
-                [offset, tensor.size, coded.crc],
-                self._small(weight.scale, qparams.scale.astype("<f4")),
-                self._small(weight.zero_point, qparams.zero_point.astype(dtype.codes)),
-            ]
+            grid, weight = decision.grid, self._plan.stored[tensor.name]
+            names = [tensor.name, weight.scale, weight.zero_point]
+            try:
+                coded = passes.quantize(tensor, grid, self._options, [self._write_to(n) for n in names])
+            except passes.Unfit:
+                raise _PlanChanges from None
+            layout = self._plan.layout
+            pieces = [[layout.offset(n), layout.nbytes(n), crc] for n, crc in zip(names, coded.crcs, strict=True)]
             sqnr = coded.sqnr_db
             row = replace(
                 row,
@@ -108,15 +99,9 @@ class _Writer:
         row = replace(row, bytes_after=sum(size for _, size, _ in pieces))
         return {"row": _row_to_json(row), "pieces": pieces}
 
-    def _copy(self, tensor: SourceTensor) -> list[int]:
-        offset = self._plan.layout.offset(tensor.name)
-        crc = passes.copy(tensor, lambda at, data: self._file.write_at(offset + at, data))
-        return [offset, tensor.nbytes, crc]
-
-    def _small(self, name: str, values: NDArray[Any]) -> list[int]:
-        offset, data = self._plan.layout.offset(name), values.tobytes()
-        self._file.write_at(offset, data)
-        return [offset, len(data), zlib.crc32(data)]
+    def _write_to(self, name: str) -> passes.Write:
+        offset = self._plan.layout.offset(name)
+        return lambda at, data: self._file.write_at(offset + at, data)
 
     def is_whole(self, tensor: SourceTensor, record: Any) -> bool:
         """Whether what is recorded of a tensor lies where this plan wants it, byte for byte."""
@@ -165,8 +150,8 @@ def quantize_file(
     _drop(source, options)
     for tensor in source.tensors:
         check_dtype(source.path, tensor)
-    identity = json.dumps(["quantkit.weights 1", source.identity(), options.to_json()])
-    key = hashlib.sha256(identity.encode()).hexdigest()
+    identity = source.identity()
+    key = hashlib.sha256(json.dumps(["quantkit.weights 1", identity, options.to_json()]).encode()).hexdigest()
     with resumable_write(output, key, resume=resume) as file:
         left_float = {str(piece[1:]): str(reason) for piece, reason in file.finished.items() if piece.startswith("!")}
         while True:
@@ -177,12 +162,17 @@ def quantize_file(
             try:
                 records, resumed = _carry_out(file, plan, source, options, streams, progress)
                 break
-            except _LeftFloat as found:
+            except _PlanChanges:
                 # Its bytes change the place of what comes after. All such tensors are found now, so this happens once.
-                left_float |= _unfit(source, plan, found, streams)
+                found = _unfit(source, plan, streams)
+                if not found:
+                    raise FormatError(f"{source.path}: was changed while it was read") from None
+                left_float |= found
                 for name, reason in left_float.items():
                     file.record(f"!{name}", reason)
         _verify(file, plan, source, records, options, streams)
+        if source.identity() != identity:
+            raise FormatError(f"{source.path}: was changed while it was read")
     rows = [_row_from_json(records[t.name]["row"]) for t in source.tensors]
     dtypes = {t.name: t for t in source.tensors}
     for name, target in source.ties.items():
@@ -246,16 +236,11 @@ def _carry_out(
     return records, resumed
 
 
-def _unfit(source: Source, plan: Plan, found: _LeftFloat, streams: int) -> dict[str, str]:
+def _unfit(source: Source, plan: Plan, streams: int) -> dict[str, str]:
     """Return every tensor whose values do not serve, and why."""
-
-    def problem(tensor: SourceTensor) -> str | None:
-        grid = plan.decisions[tensor.name].grid
-        return None if grid is None else passes.find_range(tensor, grid).problem()
-
-    problems = ordered_map(problem, source.tensors, workers=streams)
-    pairs = zip(source.tensors, problems, strict=True)
-    return {found.name: found.reason, **{t.name: reason for t, reason in pairs if reason}}
+    tensors = [t for t in source.tensors if plan.decisions[t.name].grid is not None]
+    problems = ordered_map(passes.find_problem, tensors, workers=streams)
+    return {t.name: reason for t, reason in zip(tensors, problems, strict=True) if reason is not None}
 
 
 def _verify(

@@ -162,7 +162,7 @@ def test_blocks(tmp_path, block, dtype):
     assert result.tensors[0].block == block
 
 
-@pytest.mark.parametrize("piece", [1, 7, 64, 1000, 1 << 17])
+@pytest.mark.parametrize("piece", [1, 7, 64, 1000, 1 << 19])
 @pytest.mark.parametrize("axis", [0, 1, -1])
 def test_the_size_of_pieces_does_not_matter(tmp_path, monkeypatch, piece, axis):
     x = normal(7, 11, 5)
