@@ -14,7 +14,7 @@ import quantkit as qk
 from quantkit import files
 from quantkit.errors import FormatError, InvalidArgument, InvalidDType, OutputError
 from quantkit.files import save_tensors
-from quantkit.weights import passes
+from quantkit.weights import passes, read_safetensors, source
 from quantkit.weights.stored import KEY
 
 
@@ -382,3 +382,31 @@ def test_the_description_is_in_the_file(model, tmp_path):
         "scale": "linear.weight.scale",
         "zero_point": "linear.weight.zero_point",
     }
+
+
+def test_a_source_that_changes_meanwhile(model, tmp_path):
+    path, _ = model
+
+    def progress(stage, done, total):
+        if done == 3:
+            os.utime(path, ns=(0, 0))
+
+    with pytest.raises(FormatError, match=r"model\.safetensors: was changed while it was read"):
+        qk.quantize_weights(path, tmp_path / "q.safetensors", progress=progress)
+    assert os.listdir(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("granularity", ["channel", "tensor", "block"])
+def test_each_tensor_is_read_no_more_often_than_needed(model, tmp_path, monkeypatch, granularity):
+    path, _ = model
+    opened = []
+    real = source.open_array
+
+    def counting(load):
+        begin = real(load)
+        return lambda: opened.append(1) or begin()
+
+    monkeypatch.setattr(read_safetensors, "open_array", counting)
+    result = qk.quantize_weights(path, tmp_path / "q.safetensors", granularity=granularity)
+    quantized = result.counts()["quantized"]
+    assert len(opened) == len(result.tensors) + (quantized if granularity == "tensor" else 0)
