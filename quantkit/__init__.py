@@ -13,6 +13,7 @@ from quantkit.storage import Array, ByteStorage, QUInt8Storage
 from quantkit.tensor import (
     QTensor,
     as_tensor,
+    conv2d,
     empty,
     from_buffer,
     from_dlpack,
@@ -37,7 +38,7 @@ _LAZY: dict[str, tuple[str, str]] = {
 }
 
 __all__ = ["Array", "ByteStorage", "QTensor", "QUInt8Storage"]
-__all__ += ["as_tensor", "empty", "from_buffer", "from_dlpack", "from_numpy", "full", "quantize", "randint"]
+__all__ += ["as_tensor", "conv2d", "empty", "from_buffer", "from_dlpack", "from_numpy", "full", "quantize", "randint"]
 __all__ += ["QDType", "QParams", "choose_qparams", "cpu", "errors", "ops", "qint8", "quint8"]
 __all__ += list(_LAZY)
 

@@ -139,6 +139,7 @@ class PackedTaps:
         group: int,
         form: str,
         order: Any = None,
+        columns: bool = False,
     ) -> None: ...
 
 class ConvPlan:

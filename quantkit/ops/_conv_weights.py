@@ -108,21 +108,17 @@ class PackedConv:
         while not parts or left.any():
             parts.append(np.clip(left, -128, 127).astype(np.int8))
             left = left - parts[-1]
-        order = self._order(kernel) if len(parts) == 1 else list(range(len(left))) * len(parts)
+        columns = len(parts) == 1 and kernel == (3, 3)
+        order = list(range(len(left))) * len(parts)
+        if columns:
+            order = [tap for x in range(3) for tap in (x, 3 + x, 6 + x, -1)]
         order += [-1] * (-len(order) % 4)
         rows = np.concatenate([*parts, np.zeros((1, left.shape[1]), np.int8)])
         if len(parts) == 1:
             matrix = rows[order]  # -1 is the row of zeros
         else:
             matrix = rows[[*range(len(rows) - 1), *[-1] * (len(order) - len(rows) + 1)]]
-        return PackedTaps([matrix], kernel, self.group, self.group, "depthwise", np.asarray(order, np.int32))
-
-    @staticmethod
-    def _order(kernel: tuple[int, ...]) -> list[int]:
-        """Taps in groups of 4: three in a column and a gap where the kernel is three high, else as they come."""
-        if len(kernel) == 2 and kernel[0] == 3:
-            return [tap for x in range(kernel[1]) for tap in (x, kernel[1] + x, 2 * kernel[1] + x, -1)]
-        return list(range(math.prod(kernel)))
+        return PackedTaps([matrix], kernel, self.group, self.group, "depthwise", np.asarray(order, np.int32), columns)
 
 
 def pack_conv(w: Any, group: int = 1) -> PackedConv:

@@ -10,6 +10,18 @@ from quantkit.tensor.factories import (
     quantize,
     randint,
 )
+from quantkit.tensor.products import conv2d
 from quantkit.tensor.qtensor import QTensor
 
-__all__ = ["QTensor", "as_tensor", "empty", "from_buffer", "from_dlpack", "from_numpy", "full", "quantize", "randint"]
+__all__ = [
+    "QTensor",
+    "as_tensor",
+    "conv2d",
+    "empty",
+    "from_buffer",
+    "from_dlpack",
+    "from_numpy",
+    "full",
+    "quantize",
+    "randint",
+]

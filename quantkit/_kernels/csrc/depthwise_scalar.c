@@ -4,7 +4,8 @@
 #define TARGET
 #include "qk_matmul_epilogue.h"
 
-void qk_depthwise_u8s8_scalar(const qk_matmul_tile *t) {
+void qk_depthwise_u8s8_scalar(const qk_depthwise_tile *d) {
+    const qk_matmul_tile *t = &d->t;
     for (int64_t p = 0; p < t->rows; p++) {
         uint32_t acc[QK_PANEL] = {0};
         for (int64_t k = 0; k < t->taps; k++) {

@@ -16,6 +16,7 @@ typedef struct {
     int64_t group_panels, panels, panels_a_task, panel_tasks;
     int64_t outputs, depth, pieces; /* a group: output channels, bytes of a piece of a row, pieces */
     int64_t row_bytes;              /* of a gathered row, or 0 */
+    int64_t row_length;             /* of output pixels whose taps overlap, or 0 */
     int64_t item;
     int in_place, direct;           /* x is read, y is written where it lies */
     int linear;                     /* pixels of x follow each other: no pointers */
@@ -166,7 +167,8 @@ static void run_block(job *j, int64_t image, int64_t first, int64_t pixels, int6
         t.c = j->direct ? y + first * c->y_stride[2] + channel * j->item : (char *)m.tile;
         if (depthwise) {
             t.offset = column;
-            ((qk_matmul_fn *)qk_table[QK_SLOT_depthwise_u8s8])(&t);
+            const qk_depthwise_tile d = {t, first % c->out[2], j->row_length};
+            ((qk_depthwise_fn *)qk_table[QK_SLOT_depthwise_u8s8])(&d);
         } else {
             ((qk_matmul_fn *)qk_table[QK_SLOT_matmul_u8s8])(&t);
         }
@@ -219,6 +221,8 @@ int qk_conv_run(const qk_conv_call *call) {
     j.pieces = depthwise ? qk_groups(w->packed->k) * 4 : w->form == QK_CONV_COLUMNS ? 1 : taps;
     j.depth = channels;
     if (w->form == QK_CONV_COLUMNS) j.depth = j.row_bytes = qk_groups(taps * channels) * 4;
+    /* Three columns of four taps, the next pixel's shifted by one. */
+    if (depthwise && w->columns && c->stride[2] == c->dilation[2]) j.row_length = c->out[2];
     j.group_panels = (j.outputs + QK_PANEL - 1) / QK_PANEL;
     j.panels = j.group_panels * (depthwise ? 1 : w->group);
     int threads = smaller(c->threads, qk_num_threads());

@@ -36,9 +36,15 @@ typedef int64_t qk_range_columns_fn(const float *x, int64_t n, float *lo, float 
 typedef void qk_histogram_fn(const float *x, int64_t n, float lo, float per_unit, int32_t bins, uint32_t *tables);
 #define QK_HISTOGRAM_TABLES 4
 
-/* Depthwise: a tile whose rows come in pieces, one a tap, of `width` channels each; column n of the panel multiplies
- * channel n alone. */
-typedef qk_matmul_fn qk_depthwise_fn;
+/* Depthwise: a tile whose rows come in pieces, one a tap, of `columns` channels each; column n of the panel multiplies
+ * channel n alone. Where `row_length` is not 0, rows of so many pixels, the first of the tile being pixel `row_first` of
+ * its own, share taps: piece 4 x + y of a pixel is piece 4 (x + 1) + y of the one before. */
+typedef struct {
+    qk_matmul_tile t;
+    int64_t row_first, row_length;
+} qk_depthwise_tile;
+
+typedef void qk_depthwise_fn(const qk_depthwise_tile *d);
 /* y[c * y_stride + r] = x[r * x_stride + c] ^ flip. */
 typedef void qk_transpose_fn(const uint8_t *x, int64_t x_stride, uint8_t *y, int64_t y_stride, int64_t rows,
                              int64_t columns, uint8_t flip);

@@ -1,0 +1,121 @@
+"""conv2d: convolutions of QTensors, to QTensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from quantkit import ops
+from quantkit.errors import InvalidArgument, InvalidDType, InvalidQParams, ShapeMismatch
+from quantkit.qparams import QParams, as_qdtype, check_zero_point
+from quantkit.tensor.factories import from_numpy, quantize
+from quantkit.tensor.qtensor import QTensor
+
+
+def _pair(name: str, value: Any) -> tuple[Any, Any]:
+    if isinstance(value, (int, np.integer)):
+        return value, value
+    if isinstance(value, (list, tuple)) and len(value) == 2:
+        return value[0], value[1]
+    raise InvalidArgument(f"conv2d: {name} must be an integer or two of them, got {value!r}")
+
+
+def _operand(name: str, value: Any, axis: int | None) -> QTensor:
+    if not isinstance(value, QTensor):
+        raise InvalidDType(f"conv2d: {name} must be a QTensor, got {type(value).__name__}; use quantkit.quantize")
+    if value.ndim != 4:
+        raise ShapeMismatch(f"conv2d: {name} must have 4 dimensions, got shape {value.shape}")
+    if value.axis is not None and value.axis != axis:
+        wanted = "one scale" if axis is None else f"one scale, or one for each index of axis {axis}"
+        raise InvalidQParams(f"conv2d: {name} must have {wanted}, got scales along axis {value.axis}")
+    return value
+
+
+def conv2d(
+    t: QTensor,
+    w: QTensor,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+    *,
+    scale: Any = None,
+    zero_point: Any = None,
+    dtype: Any = None,
+) -> QTensor:
+    """Convolve a quantized image with quantized weights, in integers.
+
+    Parameters
+    ----------
+    t : QTensor, shape (N, C, H, W)
+        One scale. Where its channels lie together in memory (a permuted NHWC tensor), those of the result do too.
+    w : QTensor, shape (M, C / groups, kernel height, kernel width)
+        One scale, or one an output (axis 0).
+    bias : array of M real numbers, optional
+        Rounded to steps of ``t.scale * w.scale``.
+    stride, dilation : int or pair of int, default 1
+    padding : int, pair of int, "valid" or "same", default 0
+        Pixels of real value zero on both sides. "same" wants stride 1 and keeps height and width.
+    groups : int, default 1
+    scale, zero_point : float, int, optional
+        Parameters of the result; without `scale` they are chosen from its values, which takes a second pass.
+    dtype : quint8 or qint8, optional
+        Of the result; that of `t` by default.
+
+    Returns
+    -------
+    QTensor, shape (N, M, H', W')
+
+    Raises
+    ------
+    InvalidDType, ShapeMismatch, InvalidQParams, InvalidArgument
+        Naming the argument, what was wanted and what came.
+
+    Examples
+    --------
+    >>> import quantkit as qk
+    >>> t = qk.quantize([[[[0.0, 1.0], [2.0, 3.0]]]], scale=0.25)
+    >>> w = qk.quantize([[[[1.0, -1.0]]]], scale=0.5, dtype=qk.qint8)
+    >>> qk.conv2d(t, w, scale=0.5, dtype=qk.qint8)
+    QTensor([[[[-1.],
+               [-1.]]]], dtype=qint8, scale=0.5, zero_point=0)
+    """
+    _operand("t", t, None)
+    _operand("w", w, 0)
+    kind = t.dtype if dtype is None else as_qdtype(dtype)
+    attributes: dict[str, Any] = {"strides": _pair("stride", stride), "dilations": _pair("dilation", dilation)}
+    attributes["group"] = groups
+    if padding == "same":
+        if attributes["strides"] != (1, 1):
+            raise InvalidArgument(f"conv2d: padding='same' wants stride 1, got {stride!r}")
+        attributes["auto_pad"] = "SAME_UPPER"
+    elif padding != "valid":
+        attributes["pads"] = _pair("padding", padding) * 2
+    steps = np.ravel(np.float32(t.scale) * np.asarray(w.scale, np.float32))
+    whole = None
+    if bias is not None:
+        values = np.asarray(bias.dequantize() if isinstance(bias, QTensor) else bias, np.float64)
+        if values.shape != (w.shape[0],) or not np.isfinite(values).all():
+            raise ShapeMismatch(f"conv2d: wanted bias of {w.shape[0]} finite numbers, got shape {values.shape}")
+        info = np.iinfo(np.int32)
+        whole = np.clip(np.rint(values / steps), info.min, info.max).astype(np.int32)
+    x, weights = t.int_repr(), w.int_repr()
+    if scale is None:
+        if zero_point is not None:
+            raise InvalidArgument("conv2d: zero_point was given without scale")
+        sums = ops.conv_integer(x, weights, t.zero_point, w.zero_point, **attributes)
+        each = (-1, 1, 1)
+        exact = sums.astype(np.float64) + (0 if whole is None else whole.reshape(each))
+        return quantize((exact * steps.reshape(each)).astype(np.float32), dtype=kind)
+    qparams = QParams(scale, 0 if zero_point is None else zero_point)
+    if isinstance(qparams.zero_point, float) or qparams.axis is not None:
+        raise InvalidQParams(f"conv2d: wanted one scale and an integer zero_point, got zero_point={zero_point!r}")
+    check_zero_point(np.asarray(qparams.zero_point), kind, "conv2d: zero_point")
+    out = kind.codes.type(qparams.zero_point)
+    codes = ops.qlinear_conv(
+        x, t.scale, t.zero_point, weights, w.scale, w.zero_point, qparams.scale, out, whole, **attributes
+    )
+    made: QTensor = from_numpy(codes, scale=qparams.scale, zero_point=qparams.zero_point)
+    return made
