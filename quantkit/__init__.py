@@ -33,6 +33,8 @@ _LAZY: dict[str, tuple[str, str]] = {
     "quantize_weights": ("quantkit.weights", "quantize_weights"),
     "open_weights": ("quantkit.weights", "open_weights"),
     "dequantize_weights": ("quantkit.weights", "dequantize_weights"),
+    "open_images": ("quantkit.images.opened", "open_images"),
+    "process_images": ("quantkit.images.process", "process_images"),
     "read_image": ("quantkit.images.image_file", "read_image"),
     "write_image": ("quantkit.images.image_file", "write_image"),
 }

@@ -17,6 +17,7 @@ from quantkit.cli.bench import bench
 from quantkit.cli.compare import compare
 from quantkit.cli.console import fail, flush
 from quantkit.cli.doctor import PACKAGES, doctor
+from quantkit.cli.images import images
 from quantkit.cli.inspect import inspect
 from quantkit.cli.quantize import quantize
 from quantkit.cli.weights import weights
@@ -44,7 +45,7 @@ def group() -> None:
     """
 
 
-for _command in (quantize, weights, compare, inspect, bench, doctor):
+for _command in (quantize, images, weights, compare, inspect, bench, doctor):
     group.add_command(_command)
 
 

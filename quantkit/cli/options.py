@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,49 @@ preset = click.option(
     "--preset",
     metavar="NAME",
     help="How images are prepared: a preset's name or a recipe's .json file. Default: what the model's metadata says.",
+)
+
+
+def _set(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, Any]:
+    """FIELD=VALUE to a dict; values are JSON, or plain text where they are not."""
+    changes: dict[str, Any] = {}
+    for item in values:
+        field, equals, value = item.partition("=")
+        if not equals or not field:
+            raise click.BadParameter(f"wanted FIELD=VALUE, got {item!r}")
+        try:
+            changes[field] = json.loads(value)
+        except ValueError:
+            changes[field] = value
+    return changes
+
+
+def recipe(default: str | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Add --preset and --set, which come as `preset` and `changes`."""
+    known = "Default: what the model's metadata says." if default is None else ""
+
+    def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        command = click.option(
+            "--set",
+            "changes",
+            multiple=True,
+            metavar="FIELD=VALUE",
+            callback=_set,
+            help="Change a field of the recipe, such as size=232 or crop=[224,224]. May be repeated.",
+        )(command)
+        return click.option(
+            "--preset",
+            metavar="NAME",
+            default=default,
+            show_default=default is not None,
+            help=f"How images are prepared: a preset's name or a recipe's .json file. {known}".strip(),
+        )(command)
+
+    return add
+
+
+streams = click.option(
+    "--streams", type=click.IntRange(1), metavar="N", help="Threads that decode. Default: all usable CPUs."
 )
 samples = click.option("--samples", type=click.IntRange(min=1), help="Use at most this many samples. Default: all.")
 threads = click.option(

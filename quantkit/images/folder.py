@@ -135,17 +135,33 @@ class ImageFolder:
 
         The same on every machine and with every version of NumPy.
         """
-        if n < 0:
-            raise InvalidArgument(f"wanted n >= 0, got {n}")
-        # RandomState and not a Generator: its stream is frozen.
-        order = np.random.RandomState(seed).permutation(len(self))
-        # Rank of each image within its class, in that order: the lowest ranks are the most even sample.
-        labels = self.labels[order]
-        by_class = np.argsort(labels, kind="stable")
-        _, starts, counts = np.unique(labels[by_class], return_index=True, return_counts=True)
-        rank = np.empty(len(self), np.int64)
-        rank[by_class] = np.arange(len(self)) - np.repeat(starts, counts)
-        return np.sort(order[np.argsort(rank, kind="stable")[:n]]).astype(np.int64)
+        return balanced_sample(self.labels, n, seed)
+
+
+def balanced_sample(labels: NDArray[np.int32], n: int, seed: int) -> NDArray[np.int64]:
+    """Return `n` different indices into `labels`, sorted, as evenly over the classes as they allow.
+
+    Raises
+    ------
+    InvalidArgument
+        For a negative `n`.
+    """
+    if n < 0:
+        raise InvalidArgument(f"wanted n >= 0, got {n}")
+    # RandomState and not a Generator: its stream is frozen.
+    order = np.random.RandomState(seed).permutation(len(labels))
+    # Rank of each image within its class, in that order: the lowest ranks are the most even sample.
+    labels = labels[order]
+    by_class = np.argsort(labels, kind="stable")
+    _, starts, counts = np.unique(labels[by_class], return_index=True, return_counts=True)
+    rank = np.empty(len(labels), np.int64)
+    rank[by_class] = np.arange(len(labels)) - np.repeat(starts, counts)
+    return np.sort(order[np.argsort(rank, kind="stable")[:n]]).astype(np.int64)
+
+
+def class_folders(root: str) -> list[bytes]:
+    """Return the names of the folders right below `root` that are classes, bytewise sorted."""
+    return sorted(_folders(root))
 
 
 def _folders(root: str) -> list[bytes]:

@@ -18,7 +18,7 @@ from quantkit.tensor import QTensor, empty
 if TYPE_CHECKING:
     from quantkit.images.decode import Source
 
-_FORMATS = {
+SUFFIX_FORMATS = {
     **dict.fromkeys((".jpg", ".jpeg", ".jpe", ".jfif"), "JPEG"),
     **dict.fromkeys((".ppm", ".pgm", ".pnm"), "PPM"),
     **dict.fromkeys((".tif", ".tiff"), "TIFF"),
@@ -92,9 +92,9 @@ def write_image(tensor: Any, path: str | os.PathLike[str], *, color: str = "RGB"
         Naming the path, when it cannot be written.
     """
     shown = os.fspath(path)
-    form = _FORMATS.get(os.path.splitext(shown)[1].lower())
+    form = SUFFIX_FORMATS.get(os.path.splitext(shown)[1].lower())
     if form is None:
-        raise InvalidArgument(f"{shown}: wanted one of the suffixes {' '.join(_FORMATS)}")
+        raise InvalidArgument(f"{shown}: wanted one of the suffixes {' '.join(SUFFIX_FORMATS)}")
     if color not in {"RGB", "BGR"}:
         raise InvalidArgument(f"color must be RGB or BGR, got {color!r}")
     if not 1 <= quality <= 100:

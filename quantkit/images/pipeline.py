@@ -13,16 +13,23 @@ from quantkit.images.geometry import fit
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from quantkit.images.decode import Source
+    from quantkit.images.decode import Decoded, Source
     from quantkit.images.recipe import Recipe
 
 
-def _pixels(source: Source, recipe: Recipe, max_pixels: int) -> NDArray[np.uint8]:
+def read_pixels(source: Source, recipe: Recipe, *, max_pixels: int = MAX_PIXELS) -> tuple[NDArray[np.uint8], Decoded]:
+    """Return the pixels that a model sees, uint8 of shape (height, width, channels), and what the file said.
+
+    Raises
+    ------
+    FormatError
+        Naming the file, when it cannot be decoded.
+    """
     decoded = decode_image(
         source, color=recipe.color, background=recipe.background, white=recipe.white, max_pixels=max_pixels
     )
     try:
-        return fit(decoded.image, recipe)
+        return fit(decoded.image, recipe), decoded
     except ShapeMismatch as e:
         raise FormatError(f"{shown(source)}: {e}") from None
 
@@ -35,7 +42,7 @@ def read_codes(source: Source, recipe: Recipe, *, max_pixels: int = MAX_PIXELS) 
     FormatError
         Naming the file, when it cannot be decoded.
     """
-    return np.ascontiguousarray(_pixels(source, recipe, max_pixels).transpose(2, 0, 1))
+    return np.ascontiguousarray(read_pixels(source, recipe, max_pixels=max_pixels)[0].transpose(2, 0, 1))
 
 
 def read_values(source: Source, recipe: Recipe, *, max_pixels: int = MAX_PIXELS) -> NDArray[np.float32]:
@@ -46,8 +53,21 @@ def read_values(source: Source, recipe: Recipe, *, max_pixels: int = MAX_PIXELS)
     FormatError
         Naming the file, when it cannot be decoded.
     """
-    pixels, table = _pixels(source, recipe, max_pixels), recipe.table()
-    values = np.empty((pixels.shape[2], *pixels.shape[:2]), np.float32)
-    for channel, codes in enumerate(np.moveaxis(pixels, 2, 0)):
-        np.take(table[channel], codes, out=values[channel], mode="clip")  # "raise" would buffer the output
+    pixels, table = read_pixels(source, recipe, max_pixels=max_pixels)[0], recipe.table()
+    return look_up(pixels.transpose(2, 0, 1), table)
+
+
+def look_up(codes: NDArray[np.uint8], table: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return the value of each code, float32 of the shape of `codes`, (..., channels, height, width).
+
+    Parameters
+    ----------
+    codes : ndarray of uint8
+    table : ndarray of float32, shape (channels, 256)
+        As `Recipe.table` gives it.
+    """
+    values = np.empty(codes.shape, np.float32)
+    for channel, of_channel in enumerate(table):
+        # "raise" would buffer the output
+        np.take(of_channel, codes[..., channel, :, :], out=values[..., channel, :, :], mode="clip")
     return values

@@ -1,0 +1,223 @@
+"""``quantkit images``: a folder of images to quint8 shards."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quantkit.cli import options
+from quantkit.cli.console import note, say, say_json
+from quantkit.errors import InvalidArgument
+from quantkit.models import report_text as text
+
+if TYPE_CHECKING:
+    from quantkit.images.process import ProcessResult
+    from quantkit.images.scan import ScanResult
+
+_LISTED = 10
+
+
+@click.command(short_help="Turn a folder of images into quint8 shards.")
+@click.argument("folder", type=options.PATH)
+@click.option("-o", "--output", type=options.PATH, help="The folder of the shards.")
+@options.recipe(default="imagenet")
+@options.streams
+@click.option("--shard-size", type=click.IntRange(1), default=1024, show_default=True, help="Files of a shard.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["safetensors", "npy"]),
+    default="safetensors",
+    show_default=True,
+    help="How shards are stored.",
+)
+@click.option(
+    "--on-error",
+    type=click.Choice(["skip", "raise"]),
+    default="skip",
+    show_default=True,
+    help="What a file that cannot be decoded means: a line in the manifest, or the end.",
+)
+@click.option("--max-errors", type=click.IntRange(0), metavar="N", help="End when more than N files fail.")
+@click.option("--max-pixels", type=click.IntRange(1), metavar="N", help="Larger images fail. Default: 89,478,485.")
+@click.option("--restart", is_flag=True, help="Begin again, whatever is in the output folder.")
+@click.option("--retry-failed", is_flag=True, help="Do shards with failed files again.")
+@click.option("--shard-range", metavar="A:B", help="Make only shards A to B - 1, as one of several machines.")
+@click.option("--scan", is_flag=True, help="Only look: formats, sizes, modes, duplicates, broken files.")
+@click.option("--preview", type=options.PATH, metavar="FILE", help="Only draw: a contact sheet of prepared images.")
+@options.as_json
+def images(
+    folder: Path,
+    output: Path | None,
+    preset: str,
+    changes: dict[str, Any],
+    streams: int | None,
+    form: str,
+    max_pixels: int | None,
+    restart: bool,
+    shard_range: str | None,
+    scan: bool,
+    preview: Path | None,
+    as_json: bool,
+    **more: Any,
+) -> int:
+    """Turn the images of FOLDER into shards of quint8 tensors, resumable, with a line for every file.
+
+    Run again, it goes on where it stopped. Exit code 1 when some files could not be decoded (listed).
+    """
+    from quantkit.images import get_recipe
+    from quantkit.images.decode import MAX_PIXELS
+
+    if output is None and not scan and preview is None:
+        raise click.UsageError("give -o OUT, or --scan, or --preview FILE")
+    recipe, limit = get_recipe(preset, **changes), max_pixels or MAX_PIXELS
+    done: dict[str, Any] = {}
+    code = 0
+    if scan:
+        from quantkit.images.scan import scan_images
+
+        with _rates() as tell:
+            found = scan_images(folder, streams=streams, max_pixels=limit, progress=tell)
+        done["scan"] = found.to_dict()
+        code = 1 if found.broken else 0
+        if not as_json:
+            say("\n".join(describe_scan(found)))
+    if preview is not None:
+        from quantkit.images.preview import contact_sheet
+
+        shown = contact_sheet(folder, preview, preset=recipe, max_pixels=limit)
+        done["preview"] = {"path": str(preview), "images": shown}
+        if not as_json:
+            say(f"{preview}: {len(shown)} images as {recipe.name!r} makes them")
+    if output is not None:
+        from quantkit.images.process import process_images
+
+        with _rates() as tell:
+            result = process_images(
+                folder,
+                output,
+                preset=recipe,
+                streams=streams,
+                format=form,
+                resume=not restart,
+                shard_range=None if shard_range is None else _range(shard_range),
+                max_pixels=limit,
+                progress=lambda p: tell(p.done, p.failed, p.bytes),
+                **more,
+            )
+        done |= result.to_dict()
+        code = max(code, 1 if result.failed else 0)
+        if not as_json:
+            say("\n".join(describe(result, str(folder))))
+    if as_json:
+        say_json(done)
+    return code
+
+
+def describe(result: ProcessResult, source: str) -> list[str]:
+    """Return what was done as lines of text."""
+    made = result.shards - result.shards_kept
+    shape = " x ".join(map(str, result.shape))
+    kept = f", {result.shards_kept} of them there already" if result.shards_kept else ""
+    shards = f"{result.shards} shard{'' if result.shards == 1 else 's'}{kept}"
+    lines = [
+        f"{source} -> {result.output} (recipe {result.recipe.name!r}, {shape}, quint8)",
+        f"{result.images:,} images in {shards}; {result.failed} failed, {result.skipped} skipped",
+    ]
+    if result.classes:
+        lines.append(f"{len(result.classes)} classes: {_some([repr(name) for name in result.classes])}")
+    if made and result.seconds:
+        rate = f"{result.images / result.seconds:,.0f} images/s, " if not result.shards_kept else ""
+        disk = "the disk" if result.waited_for_disk > 0.2 else "decoding"
+        lines.append(
+            f"{result.seconds:.1f} s, {rate}{result.bytes_read / 1e6 / result.seconds:,.1f} MB/s read; "
+            f"limited by {disk}"
+        )
+    lines += [f"failed: {path}: {error}" for path, error in list(result.failures.items())[:_LISTED]]
+    if result.failed > _LISTED:
+        lines.append(f"and {result.failed - _LISTED} more: see manifest.jsonl")
+    if not result.complete:
+        lines.append("not complete: other shards are missing")
+    return lines
+
+
+def describe_scan(found: ScanResult) -> list[str]:
+    """Return what a scan found as lines of text."""
+    lines = [f"{found.images:,} images, {text.size(found.bytes)}"]
+    lines.append("formats: " + _counts(found.formats))
+    lines.append("modes: " + _counts(found.modes))
+    sizes = found.sizes
+    if sizes:
+        areas = sorted(sizes, key=lambda s: s[0] * s[1])
+        small, large = areas[0], areas[-1]
+        common = [f"{w}x{h} {n:,}" for (w, h), n in sizes.most_common(5)]
+        more = f", and {len(sizes) - 5} more sizes" if len(sizes) > 5 else ""
+        lines.append(f"sizes: {small[0]}x{small[1]} to {large[0]}x{large[1]}; most often {', '.join(common)}{more}")
+    if found.classes:
+        lines.append("classes: " + _some([f"{name} {count:,}" for name, count in found.classes.items()]))
+    if found.turned:
+        lines.append(f"turned by EXIF orientation: {found.turned:,}")
+    if found.misnamed:
+        lines.append(f"of another format than their suffix says: {found.misnamed:,}")
+    if found.skipped:
+        lines.append("skipped: " + _counts(found.skipped))
+    lines += _list(f"duplicates: {len(found.duplicates)} groups", [" = ".join(group) for group in found.duplicates])
+    lines += _list(f"broken: {len(found.broken)}", [f"{path}: {error}" for path, error in found.broken.items()])
+    return lines
+
+
+def _list(title: str, items: list[str]) -> list[str]:
+    if not items:
+        return []
+    more = [f"  and {len(items) - _LISTED} more (--json lists all)"] if len(items) > _LISTED else []
+    return [title, *(f"  {item}" for item in items[:_LISTED]), *more]
+
+
+def _counts(counts: dict[str, int]) -> str:
+    return _some([f"{name} {count:,}" for name, count in sorted(counts.items(), key=lambda e: -e[1])]) or "none"
+
+
+def _some(items: list[str], most: int = 12) -> str:
+    more = f", and {len(items) - most} more" if len(items) > most else ""
+    return ", ".join(items[:most]) + more
+
+
+def _range(given: str) -> tuple[int, int]:
+    first, colon, end = given.partition(":")
+    if not colon or not first.isdecimal() or not end.isdecimal():
+        raise InvalidArgument(f"--shard-range: wanted A:B with whole numbers, got {given!r}")
+    return int(first), int(end)
+
+
+@contextmanager
+def _rates() -> Iterator[Callable[[int, int, int], None]]:
+    """Show files done, images/s and MB/s: one line that changes on a terminal, a line every ten seconds elsewhere."""
+    live, every = sys.stderr.isatty(), 0.2 if sys.stderr.isatty() else 10.0
+    started = last = time.monotonic()
+    width = 0
+
+    def tell(done: int, failed: int, count: int) -> None:
+        nonlocal last, width
+        now = time.monotonic()
+        if now - last < every:
+            return
+        last = now
+        seconds = now - started
+        line = f"{done:,} files, {done / seconds:,.0f}/s, {count / 1e6 / seconds:,.1f} MB/s, {failed:,} failed"
+        if live:
+            print(f"\r{line:<{width}}", end="", file=sys.stderr, flush=True)
+            width = len(line)
+        else:
+            note(line)
+
+    try:
+        yield tell
+    finally:
+        if live and width:
+            print("\r" + " " * width + "\r", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,101 @@
+"""``quantkit images``, in processes of its own as a user starts it."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from pictures import PHOTOS, contents, picture_folder
+
+import quantkit as qk
+
+
+def run(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "quantkit", "images", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_photographs(tmp_path):
+    done = run(PHOTOS, "-o", tmp_path / "out", "--streams", 2)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == f"{PHOTOS} -> {tmp_path / 'out'} (recipe 'imagenet', 3 x 224 x 224, quint8)"
+    assert lines[1] == "3 images in 1 shard; 0 failed, 0 skipped"
+    assert qk.open_images(tmp_path / "out").shape == (3, 3, 224, 224)
+    again = run(PHOTOS, "-o", tmp_path / "out")
+    assert again.stdout.splitlines()[1] == "3 images in 1 shard, 1 of them there already; 0 failed, 0 skipped"
+
+
+def test_failures_are_listed_and_give_exit_code_1(tmp_path):
+    source = picture_folder(tmp_path / "in", 8, broken={3})
+    options = ("-o", tmp_path / "out", "--preset", "unit", "--shard-size", 3)
+    done = run(source, *options)
+    assert done.returncode == 1
+    assert "7 images in 3 shards; 1 failed, 0 skipped" in done.stdout
+    assert "\n2 classes: 'cat', 'dog'\n" in done.stdout
+    assert "\nfailed: cat/0003.png: cannot be decoded as PNG" in done.stdout
+    assert run(source, *options, "--retry-failed").returncode == 1
+    done = run(source, *options, "--restart", "--on-error", "raise")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"quantkit: error: {source}/cat/0003.png: cannot be decoded as PNG")
+    done = run(source, "-o", tmp_path / "other", "--max-errors", 0, "--preset", "unit")
+    assert done.returncode == 2
+
+
+def test_json(tmp_path):
+    source = picture_folder(tmp_path / "in", 8, broken={3})
+    done = run(source, "-o", tmp_path / "out", "--preset", "unit", "--set", "color=L", "--scan", "--json")
+    assert done.returncode == 1
+    found = json.loads(done.stdout)
+    assert found["images"] == 7
+    assert found["shape"] == [1, 20, 16]
+    assert found["recipe"]["color"] == "L"
+    assert list(found["failures"]) == list(found["scan"]["broken"]) == ["cat/0003.png"]
+
+
+def test_scan_and_preview_write_no_shards(tmp_path):
+    source = picture_folder(tmp_path / "in", 8, broken={3})
+    done = run(source, "--scan", "--preview", tmp_path / "sheet.png", "--preset", "unit")
+    assert done.returncode == 1
+    assert (
+        "formats: PNG 7\nmodes: RGB 7\nsizes: 16x20 to 16x20; most often 16x20 7\nclasses: cat 4, dog 4" in done.stdout
+    )
+    assert "broken: 1\n  cat/0003.png: cannot be decoded" in done.stdout
+    assert f"{tmp_path / 'sheet.png'}: 8 images as 'unit' makes them" in done.stdout
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["in", "sheet.png"]
+
+
+def test_ranges_of_shards(tmp_path):
+    source = picture_folder(tmp_path / "in", 8)
+    options = ("--preset", "unit", "--shard-size", 3)
+    run(source, "-o", tmp_path / "whole", *options)
+    done = run(source, "-o", tmp_path / "out", *options, "--shard-range", "1:3")
+    assert done.returncode == 0
+    assert done.stdout.endswith("not complete: other shards are missing\n")
+    run(source, "-o", tmp_path / "out", *options, "--shard-range", "0:1")
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "give -o OUT, or --scan, or --preview FILE"),
+        (("-o", "out", "--set", "size"), "wanted FIELD=VALUE, got 'size'"),
+        (("-o", "out", "--set", "nope=1"), "recipe: no field 'nope'"),
+        (("-o", "out", "--preset", "nope"), "no preset 'nope'"),
+        (("-o", "out", "--shard-range", "3"), "--shard-range: wanted A:B with whole numbers, got '3'"),
+        (("-o", "out", "--streams", "0"), "'--streams'"),
+    ],
+)
+def test_wrong_usage(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    done = run(PHOTOS, *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
