@@ -8,6 +8,7 @@ understood are carried out here. There is nothing that a pickle could reach, wha
 from __future__ import annotations
 
 import pickletools
+import warnings
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, NoReturn
 
@@ -131,11 +132,13 @@ class Machine:
             no sense.
         """
         try:
-            for opcode, argument, at in pickletools.genops(file):
-                self._at = at or 0
-                if opcode.name == "STOP":
-                    return self._pop()
-                self._step(opcode.name, argument)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # Python would remark on odd escapes in the text of a damaged pickle
+                for opcode, argument, at in pickletools.genops(file):
+                    self._at = at or 0
+                    if opcode.name == "STOP":
+                        return self._pop()
+                    self._step(opcode.name, argument)
         except FormatError:
             raise
         except (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeError, MemoryError) as e:

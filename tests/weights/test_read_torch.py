@@ -394,3 +394,24 @@ def test_legacy_storages_that_lie(tmp_path):
     path.write_bytes(whole[:at] + struct.pack("<q", 3) + whole[at + 8 :])
     with pytest.raises(FormatError, match=r"legacy\.pth"):
         open_source(path)
+
+
+def test_damaged_pickles_are_an_error_or_a_result(tmp_path):
+    with zipfile.ZipFile(DATA / "state_dict.pth") as file:
+        whole = file.read("state_dict/data.pkl")
+        storages = {n.rpartition("/")[2]: file.read(n) for n in file.namelist() if "/data/" in n}
+    random, errors = np.random.default_rng(1), 0
+    for _ in range(600):
+        raw = bytearray(whole)
+        for at in random.integers(0, len(whole), random.integers(1, 4)):
+            raw[at] = random.integers(256)
+        path = archive(tmp_path / "a.pth", None, storages, bytes(raw))
+        try:
+            source = open_source(path)
+        except FormatError:
+            errors += 1
+        else:
+            for t in source.tensors:
+                if t.size < 10_000:
+                    read(t, 1000)
+    assert 100 < errors < 600
