@@ -67,6 +67,17 @@ def _counted(count: int) -> str:
     return "one value" if count == 1 else f"1 or {count} values"
 
 
+def _bias(verb: str, bias: Any, outputs: int) -> Any:
+    if bias is None:
+        return None
+    bias = np.asarray(bias)
+    if bias.dtype != np.int32:
+        raise InvalidDType(f"{verb}: bias must be int32, got {bias.dtype}")
+    if bias.shape != (outputs,):
+        raise ShapeMismatch(f"{verb}: wanted bias of shape ({outputs},), got {bias.shape}")
+    return np.ascontiguousarray(bias)
+
+
 def is_channels_last(x: NDArray[Any]) -> bool:
     """Whether the channels of x (N, C, ...) lie together, pixel after pixel."""
     channels, item = x.shape[1], x.itemsize
@@ -152,12 +163,16 @@ def conv_integer(
     """
     verb = "conv_integer"
     x, w = _operands(verb, x, w, group)
-    x_zero = _zero_point(verb, "x_zero_point", x_zero_point, x.dtype == np.int8)
-    w_zero = _zero_point(verb, "w_zero_point", w_zero_point, w.is_signed, w.shape[0])
-    packed, w_zero = w.for_zero_point(w_zero)
-    plan = ConvPlan(packed, x.dtype == np.int8, x_zero, w_zero, None, "int32", None)
+    signed = x.dtype == np.int8
+
+    def plan() -> ConvPlan:
+        x_zero = _zero_point(verb, "x_zero_point", x_zero_point, signed)
+        packed, w_zero = w.for_zero_point(_zero_point(verb, "w_zero_point", w_zero_point, w.is_signed, w.shape[0]))
+        return ConvPlan(packed, signed, x_zero, w_zero, None, "int32", None)
+
+    made = w.plan_for((signed, x_zero_point, w_zero_point), plan)
     attributes = {"strides": strides, "pads": pads, "dilations": dilations, "auto_pad": auto_pad}
-    return _run(verb, plan, x, w, np.dtype(np.int32), out, attributes)
+    return _run(verb, made, x, w, np.dtype(np.int32), out, attributes)
 
 
 def qlinear_conv(
@@ -213,22 +228,23 @@ def qlinear_conv(
         raise InvalidArgument(f"{verb}: wanted at most {LONGEST_K} products a sum, which stay in int32, got {depth}")
     given = getattr(out, "dtype", None) or getattr(y_zero_point, "dtype", x.dtype)
     dtype = np.dtype(given) if given in _CODES else x.dtype
-    qdtype = as_qdtype(dtype)
-    x_zero = _zero_point(verb, "x_zero_point", x_zero_point, x.dtype == np.int8)
-    w_zero = _zero_point(verb, "w_zero_point", w_zero_point, w.is_signed, outputs)
-    y_zero = _zero_point(verb, "y_zero_point", y_zero_point, dtype == np.int8)
-    scales = _scale(verb, "x_scale", x_scale) * _scale(verb, "w_scale", w_scale, outputs)
-    multiplier = scales / _scale(verb, "y_scale", y_scale)
-    multiplier = np.ascontiguousarray(np.broadcast_to(multiplier, (outputs,)), np.float32)
-    if bias is not None:
-        bias = np.asarray(bias)
-        if bias.dtype != np.int32:
-            raise InvalidDType(f"{verb}: bias must be int32, got {bias.dtype}")
-        if bias.shape != (outputs,):
-            raise ShapeMismatch(f"{verb}: wanted bias of shape ({outputs},), got {bias.shape}")
-        bias = np.ascontiguousarray(bias)
-    packed, w_zero = w.for_zero_point(w_zero)
     signed = x.dtype == np.int8
-    plan = ConvPlan(packed, signed, x_zero, w_zero, bias, dtype.name, multiplier, y_zero, qdtype.qmin, qdtype.qmax)
+
+    def plan() -> ConvPlan:
+        qdtype = as_qdtype(dtype)
+        x_zero = _zero_point(verb, "x_zero_point", x_zero_point, signed)
+        w_zero = _zero_point(verb, "w_zero_point", w_zero_point, w.is_signed, outputs)
+        y_zero = _zero_point(verb, "y_zero_point", y_zero_point, dtype == np.int8)
+        scales = _scale(verb, "x_scale", x_scale) * _scale(verb, "w_scale", w_scale, outputs)
+        multiplier = np.broadcast_to(scales / _scale(verb, "y_scale", y_scale), (outputs,))
+        addend = _bias(verb, bias, outputs)
+        packed, w_zero = w.for_zero_point(w_zero)
+        multiplier = np.ascontiguousarray(multiplier, np.float32)
+        return ConvPlan(
+            packed, signed, x_zero, w_zero, addend, dtype.name, multiplier, y_zero, qdtype.qmin, qdtype.qmax
+        )
+
+    given = (signed, dtype.name, x_scale, x_zero_point, w_scale, w_zero_point, y_scale, y_zero_point, bias)
+    made = w.plan_for(given, plan)
     attributes = {"strides": strides, "pads": pads, "dilations": dilations, "auto_pad": auto_pad}
-    return _run(verb, plan, x, w, dtype, out, attributes)
+    return _run(verb, made, x, w, dtype, out, attributes)

@@ -133,6 +133,39 @@ def test_auto_pad(auto_pad, pads, size):
         assert np.array_equal(y, oracle.conv_integer(x, w, 4))
 
 
+def test_every_parameter_counts_from_call_to_call():
+    """Packed weights remember the last call's parameters: a change of any of them must be seen."""
+    rng = np.random.default_rng(4)
+    x, w = codes(rng, (1, 4, 6, 6)), codes(rng, (8, 4, 3, 3), np.int8)
+    packed, bias = ops.pack_conv(w), rng.integers(-900, 900, 8).astype(np.int32)
+    good = [x, 0.1, 3, packed, np.full(8, 0.2, np.float32), 0, 2.0, 7, bias]
+    ops.qlinear_conv(*good)
+    for at, value in [
+        (1, 0.2),
+        (2, 9),
+        (4, np.full(8, 0.3)),
+        (5, 3),
+        (6, 3.0),
+        (7, np.int8(7)),
+        (8, bias * 2),
+        (8, None),
+    ]:
+        given = [*good[:at], value, *good[at + 1 :]]
+        fresh = ops.qlinear_conv(*given[:3], w, *given[4:])
+        assert np.array_equal(ops.qlinear_conv(*given), fresh)
+        assert np.array_equal(ops.qlinear_conv(*good), ops.qlinear_conv(*good[:3], w, *good[4:]))
+    signed = x.view(np.int8)
+    expected = ops.qlinear_conv(signed, *good[1:3], w, *good[4:])
+    assert np.array_equal(ops.qlinear_conv(signed, *good[1:]), expected)
+    with pytest.raises(InvalidQParams, match="x_zero_point must be an integer"):
+        ops.qlinear_conv(x, 0.1, 3.0, *good[3:])
+    ops.conv_integer(x, packed, strides=[1, 1])
+    with pytest.raises(InvalidArgument, match="strides must be a sequence of integers"):
+        ops.conv_integer(x, packed, strides=[1.0, 1.0])
+    bias[:] = 0  # the same array with other values
+    assert np.array_equal(ops.qlinear_conv(*good), ops.qlinear_conv(*good[:3], w, *good[4:]))
+
+
 def test_no_images():
     w = np.zeros((3, 2, 3, 3), np.int8)
     assert ops.conv_integer(np.zeros((0, 2, 5, 5), np.uint8), w).shape == (0, 3, 3, 3)

@@ -1,204 +1,54 @@
-/* Depthwise products, 512-bit VNNI. The bytes of 4 taps are interleaved, so that one instruction multiplies and adds
- * them for 16 channels. Narrow panels take 2 or 4 pixels side by side, from as many streams of pixels. */
+/* Depthwise products of any kernel, 512-bit VNNI: each tap of each pixel lies where a pointer says. */
 #include "qk_isa.h"
 
 #if QK_X86
-#include <immintrin.h>
-#include <string.h>
+#include "depthwise_zmm.h"
 
-#include "qk_kernels.h"
-
-#define TARGET __attribute__((target("avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")))
-#define INLINE static inline __attribute__((always_inline)) TARGET
-#define GROUPS 32 /* of 4 taps, whose weights fit the buffer; longer kernels take the portable path */
-
-#include "qk_matmul_epilogue.h"
-
-/* Interleaving works in 128-bit lanes: lane l of vector v holds the 4 channels from 16 (l % V) + 4 v on, where V lanes
- * make a pixel. Packing the results in lanes as well brings the codes back into order. */
-INLINE void reorder(const void *values, int lanes_a_pixel, void *out) {
-    for (int v = 0; v < 4; v++)
-        for (int l = 0; l < 4; l++)
-            memcpy((char *)out + 64 * v + 16 * l, (const char *)values + 16 * (l % lanes_a_pixel * 4 + v), 16);
-}
-
-/* The bytes of all streams for one tap; stream s reads its own pixel. */
-INLINE __m512i load_taps(const uint8_t *const *at, const int64_t *pixel, int64_t offset, int streams, __mmask64 columns) {
-    if (streams == 1) return _mm512_maskz_loadu_epi8(columns, at[pixel[0]] + offset);
-    if (streams == 2) {
-        const __m256i a = _mm256_maskz_loadu_epi8((__mmask32)columns, at[pixel[0]] + offset);
-        return _mm512_inserti64x4(_mm512_castsi256_si512(a), _mm256_maskz_loadu_epi8((__mmask32)columns, at[pixel[1]] + offset), 1);
-    }
-    const __mmask16 m = (__mmask16)columns;
-    const __m128i a = _mm_maskz_loadu_epi8(m, at[pixel[0]] + offset), b = _mm_maskz_loadu_epi8(m, at[pixel[1]] + offset);
-    const __m128i c = _mm_maskz_loadu_epi8(m, at[pixel[2]] + offset), d = _mm_maskz_loadu_epi8(m, at[pixel[3]] + offset);
-    const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1);
-    const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(c), d, 1);
-    return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
-}
-
-INLINE void interleave(__m512i a0, __m512i a1, __m512i a2, __m512i a3, __m512i q[4]) {
-    const __m512i low01 = _mm512_unpacklo_epi8(a0, a1), high01 = _mm512_unpackhi_epi8(a0, a1);
-    const __m512i low23 = _mm512_unpacklo_epi8(a2, a3), high23 = _mm512_unpackhi_epi8(a2, a3);
-    q[0] = _mm512_unpacklo_epi16(low01, low23), q[1] = _mm512_unpackhi_epi16(low01, low23);
-    q[2] = _mm512_unpacklo_epi16(high01, high23), q[3] = _mm512_unpackhi_epi16(high01, high23);
-}
-
-typedef struct {
-    __m512i w[GROUPS][4], start[4];
-    __m512 scale[4];
-    qk_epilogue rest; /* without what the accumulators begin with */
-} prepared;
-
-INLINE void finish(const qk_matmul_tile *t, const prepared *m, const __m512i acc[4], const int64_t *pixel,
-                   const int64_t *end, int streams) {
-    const qk_epilogue *e = &t->e;
-    const int lanes = 4 / streams;
-    if (e->out == QK_OUT_I32 || e->out == QK_OUT_F32 || e->residual || e->table) {
-        _Alignas(64) int32_t sums[QK_PANEL];
-        for (int v = 0; v < 4; v++)
-            for (int l = 0; l < 4; l++)
-                memcpy(sums + 16 * l + 4 * v, (const char *)&acc[v] + 16 * l, 16);
-        for (int s = 0; s < streams; s++)
-            if (pixel[s] < end[s])
-                qk_epilogue_row(&m->rest, pixel[s], t->columns, sums + 16 * lanes * s, (char *)t->c + pixel[s] * t->c_stride);
-        return;
-    }
-    const __m512 far = _mm512_set1_ps(40000.0f); /* keeps the conversion in range; the packs saturate the rest */
-    __m512i q[4];
+INLINE __m512i load_tap(const qk_matmul_tile *t, int64_t tap, const int64_t *pixel, int streams, __mmask64 columns) {
+    const uint8_t *at[4];
 #pragma GCC unroll 4
-    for (int v = 0; v < 4; v++)
-        q[v] = _mm512_cvtps_epi32(_mm512_min_ps(far, _mm512_mul_ps(_mm512_cvtepi32_ps(acc[v]), m->scale[v])));
-    const __m512i zero_point = _mm512_set1_epi16((int16_t)e->zero_point);
-    const __m512i ab = _mm512_adds_epi16(_mm512_packs_epi32(q[0], q[1]), zero_point);
-    const __m512i cd = _mm512_adds_epi16(_mm512_packs_epi32(q[2], q[3]), zero_point);
-    __m512i codes;
-    if (e->out == QK_OUT_U8) {
-        codes = _mm512_packus_epi16(ab, cd);
-        codes = _mm512_max_epu8(codes, _mm512_set1_epi8((char)e->low));
-        codes = _mm512_min_epu8(codes, _mm512_set1_epi8((char)e->high));
-    } else {
-        codes = _mm512_packs_epi16(ab, cd);
-        codes = _mm512_max_epi8(codes, _mm512_set1_epi8((char)e->low));
-        codes = _mm512_min_epi8(codes, _mm512_set1_epi8((char)e->high));
-    }
-    const __mmask64 columns = t->columns >= 64 ? ~0ull : ((__mmask64)1 << t->columns) - 1;
-    char *c = (char *)t->c;
-    if (streams == 1) {
-        _mm512_mask_storeu_epi8(c + pixel[0] * t->c_stride, columns, codes);
-    } else if (streams == 2) {
-        _mm256_mask_storeu_epi8(c + pixel[0] * t->c_stride, (__mmask32)columns, _mm512_castsi512_si256(codes));
-        if (pixel[1] < end[1])
-            _mm256_mask_storeu_epi8(c + pixel[1] * t->c_stride, (__mmask32)columns, _mm512_extracti64x4_epi64(codes, 1));
-    } else {
-        const __m128i lane[4] = {_mm512_castsi512_si128(codes), _mm512_extracti32x4_epi32(codes, 1),
-                                 _mm512_extracti32x4_epi32(codes, 2), _mm512_extracti32x4_epi32(codes, 3)};
-#pragma GCC unroll 4
-        for (int s = 0; s < 4; s++)
-            if (pixel[s] < end[s]) _mm_mask_storeu_epi8(c + pixel[s] * t->c_stride, (__mmask16)columns, lane[s]);
-    }
+    for (int s = 0; s < streams; s++) at[s] = qk_tile_row(t, tap, pixel[s]);
+    return load_streams(at, streams, columns);
 }
 
-INLINE void start(const prepared *m, __m512i acc[4]) {
-#pragma GCC unroll 4
-    for (int v = 0; v < 4; v++) acc[v] = m->start[v];
-}
-
-INLINE void add(const __m512i q[4], const __m512i w[4], __m512i acc[4]) {
-#pragma GCC unroll 4
-    for (int v = 0; v < 4; v++) acc[v] = _mm512_dpbusd_epi32(acc[v], q[v], w[v]);
-}
-
-/* The three taps of one column. */
-INLINE void column(const qk_matmul_tile *t, int64_t x, const int64_t *pixel, int streams, __mmask64 columns, __m512i q[4]) {
-    const uint8_t *const *at = t->at + 4 * x * t->at_stride;
-    interleave(load_taps(at, pixel, t->offset, streams, columns), load_taps(at + t->at_stride, pixel, t->offset, streams, columns),
-               load_taps(at + 2 * t->at_stride, pixel, t->offset, streams, columns), _mm512_setzero_si512(), q);
-}
-
-INLINE void run(const qk_depthwise_tile *d, const prepared *m, int streams, int slides) {
-    const qk_matmul_tile *t = &d->t;
+INLINE void run(const qk_matmul_tile *t, const prepared *m, int streams) {
     const int64_t groups = t->taps / 4, length = (t->rows + streams - 1) / streams;
     const __mmask64 columns = t->columns >= 64 ? ~0ull : ((__mmask64)1 << t->columns) - 1;
-    int64_t pixel[4], end[4], in_row[4];
-    for (int s = 0; s < streams; s++) {
-        end[s] = (s + 1) * length < t->rows ? (s + 1) * length : t->rows;
-        in_row[s] = slides ? (d->row_first + s * length) % d->row_length : 0;
-    }
-    const __m512i none = _mm512_setzero_si512();
-    __m512i a[4] = {none, none, none, none}, b[4] = {none, none, none, none}, c[4], acc[4];
     for (int64_t i = 0; i < length; i++) {
-        int fresh = i == 0;
+        int64_t pixel[4], read[4], end[4];
 #pragma GCC unroll 4
         for (int s = 0; s < streams; s++) {
             pixel[s] = s * length + i;
-            if (slides && i > 0 && ++in_row[s] == d->row_length) in_row[s] = 0, fresh = 1;
+            end[s] = (s + 1) * length < t->rows ? (s + 1) * length : t->rows;
+            read[s] = pixel[s] < t->rows ? pixel[s] : t->rows - 1; /* a stream that is over reads its last pixel again */
         }
-        int64_t read[4]; /* a stream that is over reads its last pixel again */
+        __m512i q[4], acc[4];
 #pragma GCC unroll 4
-        for (int s = 0; s < streams; s++) read[s] = pixel[s] < t->rows ? pixel[s] : t->rows - 1;
-        start(m, acc);
-        if (slides) {
-            if (fresh) {
-                column(t, 0, read, streams, columns, a);
-                column(t, 1, read, streams, columns, b);
-            }
-            column(t, 2, read, streams, columns, c);
-            add(a, m->w[0], acc);
-            add(b, m->w[1], acc);
-            add(c, m->w[2], acc);
+        for (int v = 0; v < 4; v++) acc[v] = m->start[v];
+        for (int64_t g = 0; g < groups; g++) {
+            interleave(load_tap(t, 4 * g, read, streams, columns), load_tap(t, 4 * g + 1, read, streams, columns),
+                       load_tap(t, 4 * g + 2, read, streams, columns), load_tap(t, 4 * g + 3, read, streams, columns), q);
 #pragma GCC unroll 4
-            for (int v = 0; v < 4; v++) a[v] = b[v], b[v] = c[v];
-        } else {
-            for (int64_t g = 0; g < groups; g++) {
-                const uint8_t *const *at = t->at + 4 * g * t->at_stride;
-                interleave(load_taps(at, read, t->offset, streams, columns),
-                           load_taps(at + t->at_stride, read, t->offset, streams, columns),
-                           load_taps(at + 2 * t->at_stride, read, t->offset, streams, columns),
-                           load_taps(at + 3 * t->at_stride, read, t->offset, streams, columns), c);
-                add(c, m->w[g], acc);
-            }
+            for (int v = 0; v < 4; v++) acc[v] = _mm512_dpbusd_epi32(acc[v], q[v], m->w[g][v]);
         }
         finish(t, m, acc, pixel, end, streams);
     }
 }
 
-#define RUN(S, SLIDES)                                                                            \
-    TARGET __attribute__((noinline)) static void run_##S##_##SLIDES(const qk_depthwise_tile *d, const prepared *m) { \
-        run(d, m, S, SLIDES);                                                                     \
-    }
-RUN(1, 0) RUN(1, 1) RUN(2, 0) RUN(2, 1) RUN(4, 0) RUN(4, 1)
+#define RUN(S)                                                                                    \
+    TARGET __attribute__((noinline)) static void run_##S(const qk_matmul_tile *t, const prepared *m) { run(t, m, S); }
+RUN(1) RUN(2) RUN(4)
 
-TARGET void qk_depthwise_u8s8_avx512vnni(const qk_depthwise_tile *d) {
-    const qk_matmul_tile *t = &d->t;
-    const int64_t groups = t->taps / 4;
-    if (groups > GROUPS) {
-        qk_depthwise_u8s8_scalar(d);
+TARGET void qk_depthwise_u8s8_avx512vnni(const qk_matmul_tile *t) {
+    const int streams = streams_for(t);
+    prepared m;
+    if (t->taps / 4 > GROUPS) {
+        qk_depthwise_u8s8_scalar(t);
         return;
     }
-    const int streams = t->width == 16 ? 4 : t->width == 32 ? 2 : 1;
-    prepared m;
-    _Alignas(64) char row[4 * QK_PANEL] = {0}; /* what the panel has not is zero */
-    for (int64_t g = 0; g < groups; g++) {
-        memcpy(row, t->b + 4 * g * t->width, 4 * (size_t)t->width);
-        reorder(row, 4 / streams, m.w[g]);
-    }
-    memset(row, 0, sizeof row);
-    if (t->e.start) memcpy(row, t->e.start, 4 * (size_t)t->width);
-    reorder(row, 4 / streams, m.start);
-    memset(row, 0, sizeof row);
-    if (t->e.scale) memcpy(row, t->e.scale, 4 * (size_t)t->width);
-    reorder(row, 4 / streams, m.scale);
-    m.rest = t->e;
-    m.rest.start = NULL;
-    const int slides = d->row_length > 0 && groups == 3;
-    switch (2 * streams + slides) {
-        case 2: run_1_0(d, &m); break;
-        case 3: run_1_1(d, &m); break;
-        case 4: run_2_0(d, &m); break;
-        case 5: run_2_1(d, &m); break;
-        case 8: run_4_0(d, &m); break;
-        default: run_4_1(d, &m); break;
-    }
+    prepare(t, t->taps / 4, streams, &m);
+    if (streams == 1) run_1(t, &m);
+    else if (streams == 2) run_2(t, &m);
+    else run_4(t, &m);
 }
 #endif

@@ -52,11 +52,10 @@ INLINE void multiply(__m128i a0, __m128i a1, __m128i a2, __m128i a3, const weigh
 }
 #endif
 
-TARGET void FUNCTION(const qk_depthwise_tile *d) {
-    const qk_matmul_tile *t = &d->t;
+TARGET void FUNCTION(const qk_matmul_tile *t) {
     const int64_t groups = t->taps / 4;
     if (groups > GROUPS) {
-        qk_depthwise_u8s8_scalar(d);
+        qk_depthwise_u8s8_scalar(t);
         return;
     }
     _Alignas(32) weight w[QK_PANEL / 16][GROUPS * PER_GROUP];

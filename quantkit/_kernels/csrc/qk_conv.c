@@ -16,9 +16,9 @@ typedef struct {
     int64_t group_panels, panels, panels_a_task, panel_tasks;
     int64_t outputs, depth, pieces; /* a group: output channels, bytes of a piece of a row, pieces */
     int64_t row_bytes;              /* of a gathered row, or 0 */
-    int64_t row_length;             /* of output pixels whose taps overlap, or 0 */
     int64_t item;
     int in_place, direct;           /* x is read, y is written where it lies */
+    int whole_rows;                 /* a depthwise kernel of its own takes rows of pixels */
     int linear;                     /* pixels of x follow each other: no pointers */
     int failed;
 } job;
@@ -87,13 +87,39 @@ typedef struct {
     int32_t *row_terms;
 } scratch;
 
+/* Whether this CPU has a kernel of its own for 3x3 over whole rows, and this is such a convolution. */
+static int takes_rows(const qk_conv_call *c) {
+    const qk_any_fn own = qk_table[QK_SLOT_depthwise3x3_u8s8];
+    return c->w->columns && c->dilation[1] == 1 && c->dilation[2] == 1 && c->stride[1] == c->stride[2] &&
+           c->stride[2] <= 2 && (own != (qk_any_fn)qk_depthwise3x3_u8s8_scalar || qk_active_isa() == QK_ISA_SCALAR);
+}
+
+/* Rows of input that the kernel of whole rows may look at, for so many pixels of output. */
+static int64_t rows_for(const qk_conv_call *c, int64_t pixels) {
+    return (pixels / c->out[2] + QK_DEPTHWISE3X3_MORE) * c->stride[1] + 4;
+}
+
+static void find_rows(const qk_conv_call *c, const qk_conv_source *s, int64_t row, int64_t count, scratch *m,
+                      qk_depthwise3x3_tile *d) {
+    int64_t *steps = (int64_t *)(m->at + count);
+    for (int64_t i = 0; i < count; i++) {
+        const int64_t h = row * c->stride[1] - c->pad[1] + i;
+        const int exists = h >= s->low[1] && h < s->high[1];
+        m->at[i] = exists ? s->base + (h - s->low[1]) * s->stride[1] : m->zeros;
+        steps[i] = exists ? s->stride[2] : 0;
+    }
+    *d = (qk_depthwise3x3_tile){.rows = m->at, .steps = steps, .in_width = s->high[2] - s->low[2], .out_width = c->out[2],
+                                .pad = c->pad[2], .stride = (int)c->stride[2], .zero = (uint8_t)c->x_zero};
+}
+
 /* The memory of a block, in one piece; frees with the returned pointer. */
 static void *reserve(const job *j, int64_t pixels, const qk_conv_source *s, scratch *m) {
     const qk_conv_call *c = &j->call;
     const int64_t copy = j->in_place ? 0 : lines(qk_conv_copy_bytes(c, s));
     const int64_t zeros = lines(c->w->channels * qk_conv_repeats(c->w) + 64);
     const int64_t rows = j->row_bytes ? lines(pixels * j->row_bytes + 64) : 0;
-    const int64_t at = j->row_bytes || j->linear ? 0 : lines(j->pieces * pixels * (int64_t)sizeof *m->at);
+    const int64_t pointers = j->row_bytes || j->linear ? 0 : j->whole_rows ? 2 * rows_for(c, pixels) : j->pieces * pixels;
+    const int64_t at = lines(pointers * (int64_t)sizeof *m->at);
     const int64_t terms = c->e.b_zero ? lines(pixels * 4) : 0, tile = j->direct ? 0 : lines(pixels * QK_PANEL * j->item);
     uint8_t *memory = NULL;
     if (posix_memalign((void **)&memory, 64, (size_t)(copy + zeros + rows + at + terms + tile))) return NULL;
@@ -135,11 +161,14 @@ static void run_block(job *j, int64_t image, int64_t first, int64_t pixels, int6
     } else {
         qk_conv_copy(c, image, &s, m.copy);
     }
+    qk_depthwise3x3_tile d;
     qk_matmul_tile t = {.rows = pixels, .k = j->depth, .taps = j->pieces};
     if (j->row_bytes) {
         t.a = m.rows, t.a_stride = j->row_bytes;
     } else if (j->linear) {
         t.a = s.base, t.a_stride = s.stride[2];
+    } else if (j->whole_rows) {
+        find_rows(c, &s, first / c->out[2], rows_for(c, pixels), &m, &d);
     } else {
         qk_conv_pointers(c, &s, first, pixels, w->order, j->pieces, m.zeros, m.at, pixels);
         t.at = m.at, t.at_stride = pixels;
@@ -167,8 +196,12 @@ static void run_block(job *j, int64_t image, int64_t first, int64_t pixels, int6
         t.c = j->direct ? y + first * c->y_stride[2] + channel * j->item : (char *)m.tile;
         if (depthwise) {
             t.offset = column;
-            const qk_depthwise_tile d = {t, first % c->out[2], j->row_length};
-            ((qk_depthwise_fn *)qk_table[QK_SLOT_depthwise_u8s8])(&d);
+            if (j->whole_rows) {
+                d.t = t;
+                ((qk_depthwise3x3_fn *)qk_table[QK_SLOT_depthwise3x3_u8s8])(&d);
+            } else {
+                ((qk_depthwise_fn *)qk_table[QK_SLOT_depthwise_u8s8])(&t);
+            }
         } else {
             ((qk_matmul_fn *)qk_table[QK_SLOT_matmul_u8s8])(&t);
         }
@@ -195,11 +228,13 @@ static void choose_blocks(job *j, int64_t tasks) {
     block = smaller(larger(block, 16), 512);
     const int64_t share = (j->pixels * c->batch + tasks - 1) / tasks;
     if (tasks > 1) block = smaller(block, larger(share, j->in_place ? 16 : 32));
+    if (j->whole_rows) block = larger(block, width);
     if (block > width && !j->linear) block = block / width * width;
     block = smaller(block, j->pixels);
     j->blocks = (j->pixels + block - 1) / block;
     block = (j->pixels + j->blocks - 1) / j->blocks; /* as even as can be, in whole tiles or whole rows */
-    const int64_t unit = block >= width && !j->linear ? width : 8;
+    int64_t unit = block >= width && !j->linear ? width : 8;
+    while (j->whole_rows && unit < 8 * width && 2 * unit <= block) unit *= 2; /* rows that the kernel takes together */
     j->block = smaller((block + unit - 1) / unit * unit, j->pixels);
     j->blocks = (j->pixels + j->block - 1) / j->block;
 }
@@ -221,13 +256,12 @@ int qk_conv_run(const qk_conv_call *call) {
     j.pieces = depthwise ? qk_groups(w->packed->k) * 4 : w->form == QK_CONV_COLUMNS ? 1 : taps;
     j.depth = channels;
     if (w->form == QK_CONV_COLUMNS) j.depth = j.row_bytes = qk_groups(taps * channels) * 4;
-    /* Three columns of four taps, the next pixel's shifted by one. */
-    if (depthwise && w->columns && c->stride[2] == c->dilation[2]) j.row_length = c->out[2];
     j.group_panels = (j.outputs + QK_PANEL - 1) / QK_PANEL;
     j.panels = j.group_panels * (depthwise ? 1 : w->group);
     int threads = smaller(c->threads, qk_num_threads());
     if ((double)j.pixels * (double)c->batch * (double)w->outputs * (double)(taps * channels + 16) < WORTH_SHARING) threads = 1;
     const int64_t tasks = threads > 1 ? 4 * threads : 1;
+    j.whole_rows = takes_rows(c);
     choose_blocks(&j, tasks);
     int64_t parts = smaller((tasks + j.blocks * c->batch - 1) / (j.blocks * c->batch), j.panels);
     j.panels_a_task = (j.panels + parts - 1) / parts;

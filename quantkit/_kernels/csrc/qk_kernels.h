@@ -37,14 +37,22 @@ typedef void qk_histogram_fn(const float *x, int64_t n, float lo, float per_unit
 #define QK_HISTOGRAM_TABLES 4
 
 /* Depthwise: a tile whose rows come in pieces, one a tap, of `columns` channels each; column n of the panel multiplies
- * channel n alone. Where `row_length` is not 0, rows of so many pixels, the first of the tile being pixel `row_first` of
- * its own, share taps: piece 4 x + y of a pixel is piece 4 (x + 1) + y of the one before. */
+ * channel n alone. */
+typedef qk_matmul_fn qk_depthwise_fn;
+/* Depthwise 3x3 over t.rows / out_width whole rows of output pixels. Row r of output reads rows r * stride to + 2 of
+ * input, each `in_width` pixels, `steps` bytes apart; up to 8 rows of output beyond the last one are computed as well, so
+ * that `rows` goes on. The panel has 3 columns of 3 taps, each with a gap after it. */
 typedef struct {
     qk_matmul_tile t;
-    int64_t row_first, row_length;
-} qk_depthwise_tile;
+    const uint8_t *const *rows;
+    const int64_t *steps;
+    int64_t in_width, out_width, pad; /* pixels before the first column */
+    int stride;                       /* 1 or 2, in both directions */
+    uint8_t zero;                     /* what lies left and right of a row */
+} qk_depthwise3x3_tile;
 
-typedef void qk_depthwise_fn(const qk_depthwise_tile *d);
+typedef void qk_depthwise3x3_fn(const qk_depthwise3x3_tile *d);
+#define QK_DEPTHWISE3X3_MORE 8
 /* y[c * y_stride + r] = x[r * x_stride + c] ^ flip. */
 typedef void qk_transpose_fn(const uint8_t *x, int64_t x_stride, uint8_t *y, int64_t y_stride, int64_t rows,
                              int64_t columns, uint8_t flip);
