@@ -119,7 +119,7 @@ class PackedConv:
         taps = math.prod(kernel)
         turned = w.reshape(self.group, outputs, channels, taps).transpose(0, 3, 2, 1)
         # Short pieces are gathered into rows without gaps, long ones are read where they lie.
-        few = taps > 1 and (channels < 8 or (channels % 4 and channels < 16))
+        few = self.group == 1 and taps > 1 and (channels < 8 or (channels % 4 and channels < 16))
         if few or channels % 4 == 0:
             matrices = turned.reshape(self.group, taps * channels, outputs)
         else:

@@ -117,7 +117,7 @@ static void *reserve(const job *j, int64_t pixels, const qk_conv_source *s, scra
     const qk_conv_call *c = &j->call;
     const int64_t copy = j->in_place ? 0 : lines(qk_conv_copy_bytes(c, s));
     const int64_t zeros = lines(c->w->channels * qk_conv_repeats(c->w) + 64);
-    const int64_t rows = j->row_bytes ? lines(pixels * j->row_bytes + 64) : 0;
+    const int64_t rows = j->row_bytes ? lines(pixels * j->row_bytes) : 0;
     const int64_t pointers = j->row_bytes || j->linear ? 0 : j->whole_rows ? 2 * rows_for(c, pixels) : j->pieces * pixels;
     const int64_t at = lines(pointers * (int64_t)sizeof *m->at);
     const int64_t terms = c->e.b_zero ? lines(pixels * 4) : 0, tile = j->direct ? 0 : lines(pixels * QK_PANEL * j->item);
@@ -181,7 +181,7 @@ static void run_block(job *j, int64_t image, int64_t first, int64_t pixels, int6
         const int64_t padded = qk_padded_columns(b->n);
         if (g != prepared && !depthwise) {
             t.offset = g * j->depth;
-            if (j->row_bytes) qk_conv_columns(c, &s, first, pixels, g, m.rows, j->row_bytes);
+            if (j->row_bytes) qk_conv_columns(c, &s, first, pixels, m.rows, j->row_bytes);
             else if (j->linear) t.a = s.base + t.offset;
             if (c->e.b_zero) sum_rows(j, &t, j->row_bytes ? qk_conv_taps(w) * (w->channels / w->group) : j->depth, pixels, m.row_terms);
             prepared = g;
@@ -255,7 +255,7 @@ int qk_conv_run(const qk_conv_call *call) {
     j.outputs = depthwise ? w->outputs : w->outputs / w->group;
     j.pieces = depthwise ? qk_groups(w->packed->k) * 4 : w->form == QK_CONV_COLUMNS ? 1 : taps;
     j.depth = channels;
-    if (w->form == QK_CONV_COLUMNS) j.depth = j.row_bytes = qk_groups(taps * channels) * 4;
+    if (w->form == QK_CONV_COLUMNS) j.depth = qk_groups(taps * channels) * 4, j.row_bytes = j.depth + QK_CONV_SLACK;
     j.group_panels = (j.outputs + QK_PANEL - 1) / QK_PANEL;
     j.panels = j.group_panels * (depthwise ? 1 : w->group);
     int threads = smaller(c->threads, qk_num_threads());

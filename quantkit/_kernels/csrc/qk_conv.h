@@ -57,6 +57,8 @@ static inline int64_t qk_conv_repeats(const qk_packed_conv *w) {
 }
 static inline int64_t qk_conv_taps(const qk_packed_conv *w) { return w->kernel[0] * w->kernel[1] * w->kernel[2]; }
 
+#define QK_CONV_SLACK 32 /* bytes that wide copies may read and write past the end */
+
 /* The part of the image that output pixels [first, last) read, into s->low and s->high. */
 void qk_conv_part(const qk_conv_call *call, int64_t first, int64_t last, qk_conv_source *s);
 /* Bytes of a copy of that part, slack for wide reads included. */
@@ -65,8 +67,8 @@ void qk_conv_copy(const qk_conv_call *call, int64_t image, qk_conv_source *s, ui
 /* at[k * stride + p]: where tap order[k] (tap k where order is NULL) of output pixel first + p begins; `zeros` outside. */
 void qk_conv_pointers(const qk_conv_call *call, const qk_conv_source *s, int64_t first, int64_t pixels,
                       const int32_t *order, int64_t count, const uint8_t *zeros, const uint8_t **at, int64_t stride);
-/* Rows of taps x channels_a_group bytes of group g, `stride` bytes apart; writes up to 64 bytes past the last one. */
-void qk_conv_columns(const qk_conv_call *call, const qk_conv_source *s, int64_t first, int64_t pixels, int64_t g,
-                     uint8_t *rows, int64_t stride);
+/* Rows of taps x channels bytes, `stride` bytes apart, of which QK_CONV_SLACK after each row are overwritten. */
+void qk_conv_columns(const qk_conv_call *call, const qk_conv_source *s, int64_t first, int64_t pixels, uint8_t *rows,
+                     int64_t stride);
 
 #endif

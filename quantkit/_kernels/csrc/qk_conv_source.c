@@ -4,8 +4,6 @@
 
 #include "qk_dispatch.h"
 
-#define SLACK 64 /* bytes that wide reads and writes may touch past the end */
-
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -26,14 +24,16 @@ void qk_conv_part(const qk_conv_call *call, int64_t first, int64_t last, qk_conv
 int64_t qk_conv_copy_bytes(const qk_conv_call *call, const qk_conv_source *s) {
     int64_t bytes = call->w->channels * qk_conv_repeats(call->w);
     for (int d = 0; d < QK_SPATIAL; d++) bytes *= s->high[d] - s->low[d];
-    return bytes + SLACK;
+    return bytes + QK_CONV_SLACK;
 }
 
 /* `pixels` neighbours in memory of x become channels-last. */
 static void copy_run(const qk_conv_call *call, const uint8_t *x, int64_t pixels, uint8_t *out) {
     const int64_t channels = call->w->channels, repeats = qk_conv_repeats(call->w), step = call->x_stride[2];
     const uint8_t flip = call->flip ? 0x80 : 0;
-    if (step == 1 && repeats == 1 && channels > 1) {
+    if (call->x_channel_stride == 1 && step == channels && repeats == 1) {
+        for (int64_t i = 0; i < pixels * channels; i++) out[i] = x[i] ^ flip;
+    } else if (step == 1 && repeats == 1 && channels > 1) {
         ((qk_transpose_fn *)qk_table[QK_SLOT_transpose_u8])(x, call->x_channel_stride, out, channels, channels, pixels, flip);
     } else if (call->x_channel_stride == 1 && repeats == 1) {
         for (int64_t p = 0; p < pixels; p++, x += step, out += channels)
@@ -105,46 +105,52 @@ void qk_conv_pointers(const qk_conv_call *call, const qk_conv_source *s, int64_t
     }
 }
 
-/* n bytes, and up to 31 more. */
-static inline void copy_wide(uint8_t *to, const uint8_t *from, int64_t n) {
-    for (int64_t i = 0; i < n; i += 32) memcpy(to + i, from + i, 32);
+/* The bytes of one kernel row go to `count` gathered rows, `to_step` apart, from places `from_step` apart: n bytes and up
+ * to QK_CONV_SLACK more, in copies of a length that the compiler knows. */
+static void copy_lines(uint8_t *to, int64_t to_step, const uint8_t *from, int64_t from_step, int64_t n, int64_t count) {
+    if (n <= 16)
+        for (int64_t i = 0; i < count; i++) memcpy(to + i * to_step, from + i * from_step, 16);
+    else if (n <= 32)
+        for (int64_t i = 0; i < count; i++) memcpy(to + i * to_step, from + i * from_step, 32);
+    else
+        for (int64_t i = 0; i < count; i++)
+            for (int64_t k = 0; k < n; k += 32) memcpy(to + i * to_step + k, from + i * from_step + k, 32);
 }
 
-void qk_conv_columns(const qk_conv_call *call, const qk_conv_source *s, int64_t first, int64_t pixels, int64_t g,
-                     uint8_t *rows, int64_t stride) {
+void qk_conv_columns(const qk_conv_call *call, const qk_conv_source *s, int64_t first, int64_t pixels, uint8_t *rows,
+                     int64_t stride) {
     const qk_packed_conv *w = call->w;
-    const int64_t *kernel = w->kernel, *dilation = call->dilation, channels = w->channels / w->group;
-    const int64_t line = kernel[2] * channels;
-    const int together = w->group == 1 && (dilation[2] == 1 || kernel[2] == 1);
+    const int64_t *kernel = w->kernel, *dilation = call->dilation, channels = w->channels, width = s->high[2] - s->low[2];
+    const int64_t line = kernel[2] * channels, step = call->stride[2];
     FOR_EACH_ROW(call, first, pixels, p, run, origin) {
-        int64_t from, to, end;
-        inside(origin[2], call->stride[2], s->low[2], s->high[2], run, &from, &to);
-        inside(origin[2] + (kernel[2] - 1) * dilation[2], call->stride[2], s->low[2], s->high[2], run, &end, &to);
-        if (!together) from = to = 0;
-        if (to < from) to = from;
-        for (int64_t i = 0; i < run; i++) {
-            uint8_t *out = rows + (p + i) * stride;
-            const int64_t at = origin[2] + i * call->stride[2] - s->low[2];
-            for (int64_t kd = 0; kd < kernel[0]; kd++)
-                for (int64_t kh = 0; kh < kernel[1]; kh++, out += line) {
-                    const int64_t d = origin[0] + kd * dilation[0], h = origin[1] + kh * dilation[1];
-                    if (d < s->low[0] || d >= s->high[0] || h < s->low[1] || h >= s->high[1]) {
-                        memset(out, call->x_zero, (size_t)line);
-                        continue;
-                    }
-                    const uint8_t *x = s->base + (d - s->low[0]) * s->stride[0] + (h - s->low[1]) * s->stride[1];
-                    if (i >= from && i < to) {
-                        copy_wide(out, x + at * s->stride[2], line);
-                        continue;
-                    }
-                    for (int64_t kw = 0; kw < kernel[2]; kw++) {
-                        const int64_t column = at + kw * dilation[2];
-                        if (column < 0 || column >= s->high[2] - s->low[2])
-                            memset(out + kw * channels, call->x_zero, (size_t)channels);
-                        else
-                            memcpy(out + kw * channels, x + column * s->stride[2] + g * channels, (size_t)channels);
+        /* Output pixels [from, to) have all of their columns inside, one after the other. */
+        int64_t from = run, to = run, unused;
+        if (dilation[2] == 1 || kernel[2] == 1) {
+            inside(origin[2], step, s->low[2], s->high[2], run, &from, &unused);
+            inside(origin[2] + kernel[2] - 1, step, s->low[2], s->high[2], run, &unused, &to);
+            to = larger(from, to);
+        }
+        uint8_t *out = rows + p * stride;
+        /* In this order, because a copy runs over into what the next one writes. */
+        for (int64_t kd = 0; kd < kernel[0]; kd++)
+            for (int64_t kh = 0; kh < kernel[1]; kh++, out += line) {
+                const int64_t d = origin[0] + kd * dilation[0], h = origin[1] + kh * dilation[1];
+                if (d < s->low[0] || d >= s->high[0] || h < s->low[1] || h >= s->high[1]) {
+                    for (int64_t i = 0; i < run; i++) memset(out + i * stride, call->x_zero, (size_t)line);
+                    continue;
+                }
+                const uint8_t *x = s->base + (d - s->low[0]) * s->stride[0] + (h - s->low[1]) * s->stride[1];
+                const int64_t left = origin[2] - s->low[2];
+                copy_lines(out + from * stride, stride, x + (left + from * step) * channels, step * channels, line, to - from);
+                for (int64_t i = 0; i < run; i++) {
+                    if (i == from) i = to;
+                    for (int64_t kw = 0; kw < kernel[2] && i < run; kw++) {
+                        const int64_t column = left + i * step + kw * dilation[2];
+                        uint8_t *tap = out + i * stride + kw * channels;
+                        if (column < 0 || column >= width) memset(tap, call->x_zero, (size_t)channels);
+                        else memcpy(tap, x + column * channels, (size_t)channels);
                     }
                 }
-        }
+            }
     }
 }

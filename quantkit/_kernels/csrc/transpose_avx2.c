@@ -49,6 +49,18 @@ TARGET static void block16(const uint8_t *x, int64_t x_stride, uint8_t *y, int64
     for (int i = 0; i < 16; i++) _mm_storeu_si128((__m128i *)(y + i * y_stride), r[i]);
 }
 
+/* 16 columns of up to 4 rows, dense: pixels of few channels. 16 bytes are written for every 4 columns. */
+INLINE void few16(const uint8_t *x, int64_t x_stride, uint8_t *y, int64_t rows, __m128i pack, __m128i flip) {
+    __m128i r[4];
+    for (int i = 0; i < 4; i++) r[i] = i < rows ? _mm_loadu_si128((const __m128i *)(x + i * x_stride)) : flip;
+    const __m128i low01 = _mm_unpacklo_epi8(r[0], r[1]), high01 = _mm_unpackhi_epi8(r[0], r[1]);
+    const __m128i low23 = _mm_unpacklo_epi8(r[2], r[3]), high23 = _mm_unpackhi_epi8(r[2], r[3]);
+    const __m128i q[4] = {_mm_unpacklo_epi16(low01, low23), _mm_unpackhi_epi16(low01, low23),
+                          _mm_unpacklo_epi16(high01, high23), _mm_unpackhi_epi16(high01, high23)};
+    for (int i = 0; i < 4; i++)
+        _mm_storeu_si128((__m128i *)(y + 4 * i * rows), _mm_shuffle_epi8(_mm_xor_si128(q[i], flip), pack));
+}
+
 TARGET void qk_transpose_u8_avx2(const uint8_t *x, int64_t x_stride, uint8_t *y, int64_t y_stride, int64_t rows,
                                  int64_t columns, uint8_t flip) {
     const __m256i flip32 = _mm256_set1_epi8((char)flip);
@@ -59,6 +71,12 @@ TARGET void qk_transpose_u8_avx2(const uint8_t *x, int64_t x_stride, uint8_t *y,
     }
     if (rows < 16) { /* dense: what one column writes past its end, the next ones overwrite */
         int64_t c = 0;
+        if (rows <= 4) {
+            uint8_t order[16];
+            for (int i = 0; i < 16; i++) order[i] = (uint8_t)(i / rows * 4 + i % rows); /* those past 4 rows do not matter */
+            const __m128i pack = _mm_loadu_si128((const __m128i *)order);
+            for (; (columns - c - 16) * rows >= 16; c += 16) few16(x + c, x_stride, y + c * rows, rows, pack, flip16);
+        }
         for (; (columns - c - 16) * rows >= 16; c += 16) block16(x + c, x_stride, y + c * rows, rows, rows, flip16);
         plain(x + c, x_stride, y + c * rows, rows, rows, columns - c, flip);
         return;
