@@ -201,8 +201,9 @@ def _check_space(output: PathLike, size: int, file: ResumableFile) -> None:
     """Fail now rather than when the disk is full."""
     folder = os.path.dirname(os.path.realpath(output))
     there = os.stat(file.temporary).st_blocks * 512
-    free = shutil.disk_usage(folder).free + there
-    if size > free:
+    usage = shutil.disk_usage(folder)
+    free = usage.free + there
+    if size > free and usage.total:  # some file systems do not tell
         raise OutputError(f"cannot write {os.fspath(output)}: it will have {size} bytes, and {folder} has {free} free")
 
 

@@ -325,10 +325,14 @@ def test_a_failing_disk_is_one_error_and_leaves_the_old_file(model, tmp_path, mo
 
 def test_a_disk_that_is_too_small_is_known_before(model, tmp_path, monkeypatch):
     path, _ = model
-    monkeypatch.setattr("shutil.disk_usage", lambda _: type("U", (), {"free": 100})())
+    usage = {"total": 1000, "free": 100}
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), usage)())
     with pytest.raises(OutputError, match=r"it will have \d+ bytes, and .* has 100 free"):
         qk.quantize_weights(path, tmp_path / "q.safetensors")
     assert os.listdir(tmp_path) == [path.name]
+    usage |= {"total": 0, "free": 0}  # a file system that does not tell
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), usage)())
+    qk.quantize_weights(path, tmp_path / "q.safetensors")
 
 
 @pytest.mark.parametrize("where", ["codes", "scale", "header"])
