@@ -140,3 +140,13 @@ def conv_integer(x, w, x_zero_point=0, w_zero_point=0, strides=None, pads=None, 
         seen = x[(slice(None), slice(None), *part)].reshape(images, group, -1, *size)
         y += np.einsum("ngc...,gmc->ngm...", seen, w[(slice(None), slice(None), slice(None), *tap)])
     return y.reshape(images, outputs, *size).astype(np.int32)
+
+
+def lookup(q, table):
+    """The table's entry for the byte of each code."""
+    return np.asarray(table)[np.asarray(q).view(np.uint8)]
+
+
+def requantize_codes(q, scale, zero_point, new_scale, new_zero_point, axis=None, dtype=np.uint8):
+    """Quantize what the codes stand for, both steps in float32."""
+    return quantize_linear(dequantize_linear(q, scale, zero_point, axis), new_scale, new_zero_point, axis, dtype)

@@ -70,10 +70,10 @@ cdef class PackedTaps:
             raise OutOfMemory(f"no memory for {len(self.held)} groups")
         self.c.form = {"taps": QK_CONV_TAPS, "columns": QK_CONV_COLUMNS, "depthwise": QK_CONV_DEPTHWISE}[form]
         for i, p in enumerate(self.held):
-            self.groups[i] = p.p
+            self.groups[i] = p.held.p
             self.nbytes += p.nbytes
             self.is_signed = p.is_signed
-            self.c.outputs += p.p.n
+            self.c.outputs += p.held.p.n
         self.c.packed = self.groups
         self.c.channels = channels
         self.c.group = group

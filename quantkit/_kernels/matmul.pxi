@@ -1,5 +1,5 @@
 # Integer products: packed right operands, what happens to the sums, and one call of the C driver each.
-from libc.stdint cimport int8_t, uint8_t
+from libc.stdint cimport int8_t
 from libc.stdlib cimport calloc
 
 from quantkit.errors import InvalidArgument
@@ -50,6 +50,17 @@ cdef extern from "qk_matmul.h" nogil:
         qk_epilogue e
         int threads
     int qk_matmul_run(const qk_matmul_call *call)
+    ctypedef struct qk_matmul_batch:
+        qk_matmul_call one
+        int64_t count
+        const int64_t *a_offsets
+        const int64_t *b_offsets
+        int64_t c_offset
+        const char *b
+        int64_t b_row_stride
+        int64_t b_column_stride
+        int flip_b
+    int qk_matmul_batch_run(const qk_matmul_batch *batch)
 
 
 def set_num_threads(int threads):
@@ -60,6 +71,15 @@ def set_num_threads(int threads):
 def num_threads():
     """How many threads the pool may use, the caller's included."""
     return qk_num_threads()
+
+
+cdef class PackedBytes:
+    """The memory of a packed operand, shared by its owner and by every plan over it."""
+
+    cdef qk_packed_matmul p
+
+    def __dealloc__(self):
+        free(self.p.data)
 
 
 cdef class PackedMatmul:
@@ -73,17 +93,26 @@ cdef class PackedMatmul:
         Whether its codes were int8.
     nbytes : int
         Bytes held.
+    plans : dict
+        Plans that verbs keep for the next call with the same parameters.
     """
 
-    cdef qk_packed_matmul p
+    cdef PackedBytes held
+    cdef readonly dict plans
     cdef readonly bint is_signed
     cdef readonly size_t nbytes
 
     def __cinit__(self, b):
         cdef Py_buffer bb
         cdef void *memory
+        cdef qk_packed_matmul *p
         cdef int dtype
         cdef size_t data_bytes, all_bytes
+        self.plans = {}
+        self.held = PackedBytes()
+        if b is None:
+            return
+        p = &self.held.p
         PyObject_GetBuffer(b, &bb, PyBUF_FORMAT | PyBUF_STRIDES)
         try:
             dtype = dtype_of(&bb, False)
@@ -91,29 +120,35 @@ cdef class PackedMatmul:
                 raise InvalidDType(f"wanted a 2-d uint8 or int8 matrix to pack, got {getattr(b, 'dtype', type(b))} "
                                    f"of shape {shape_of(&bb)}")
             self.is_signed = dtype == QK_S8
-            self.p.k = bb.shape[0]
-            self.p.n = bb.shape[1]
-            data_bytes = (<size_t>qk_packed_bytes(self.p.k, self.p.n) + 64) // 64 * 64  # never nothing
-            all_bytes = data_bytes + <size_t>qk_padded_columns(self.p.n) * 4
+            p.k = bb.shape[0]
+            p.n = bb.shape[1]
+            data_bytes = (<size_t>qk_packed_bytes(p.k, p.n) + 64) // 64 * 64  # never nothing
+            all_bytes = data_bytes + <size_t>qk_padded_columns(p.n) * 4
             # On huge pages where large: weights that a row at a time is multiplied with are read at the speed of
             # address translation.
             memory = aligned_memory(all_bytes)
             if memory == NULL:
                 raise OutOfMemory(f"no memory for a packed matrix of {all_bytes} bytes")
-            self.p.data = <int8_t *>memory
-            self.p.colsum = <int32_t *>(<char *>memory + data_bytes)
+            p.data = <int8_t *>memory
+            p.colsum = <int32_t *>(<char *>memory + data_bytes)
             self.nbytes = all_bytes
             with nogil:
-                qk_pack_matmul(&self.p, <const char *>bb.buf, bb.strides[0], bb.strides[1], dtype == QK_U8)
+                qk_pack_matmul(p, <const char *>bb.buf, bb.strides[0], bb.strides[1], dtype == QK_U8)
         finally:
             PyBuffer_Release(&bb)
 
-    def __dealloc__(self):
-        free(self.p.data)
+    @staticmethod
+    def to_come(int64_t k, int64_t n, bint is_signed):
+        """Stand for right operands that `MatmulPlan.run_batch` packs on the way; it holds no codes."""
+        cdef PackedMatmul made = PackedMatmul(None)
+        made.held.p.k = k
+        made.held.p.n = n
+        made.is_signed = is_signed
+        return made
 
     @property
     def shape(self):
-        return self.p.k, self.p.n
+        return self.held.p.k, self.held.p.n
 
     def __repr__(self):
         return f"PackedMatmul(shape={self.shape}, dtype={'int8' if self.is_signed else 'uint8'})"
@@ -138,7 +173,7 @@ cdef class MatmulPlan:
         Codes that replace the output codes, read by their byte.
     """
 
-    cdef PackedMatmul b
+    cdef PackedBytes b
     cdef qk_epilogue e
     cdef int32_t *memory
     cdef bint a_is_signed
@@ -148,7 +183,8 @@ cdef class MatmulPlan:
 
     def __cinit__(self, PackedMatmul b not None, bint a_is_signed, a_zero_point, b_zero_point, bias, str out, scale,
                   int zero_point=0, int low=0, int high=255, table=None):
-        cdef int64_t n = b.p.n, padded = qk_padded_columns(b.p.n), i
+        cdef int64_t n = b.held.p.n, padded = qk_padded_columns(b.held.p.n), i
+        cdef const int32_t *colsum = b.held.p.colsum
         cdef int32_t flip = 0 if b.is_signed else 128
         cdef int32_t *start
         cdef int32_t *zeros
@@ -157,7 +193,7 @@ cdef class MatmulPlan:
         cdef const int32_t[::1] ints
         cdef const float[::1] floats
         cdef const uint8_t[::1] codes
-        self.b = b
+        self.b = b.held
         self.a_is_signed = a_is_signed
         self.a_zero = <int32_t>a_zero_point + (128 if a_is_signed else 0)
         self.memory = <int32_t *>calloc(max(padded, 16) * 4, 4)
@@ -169,10 +205,11 @@ cdef class MatmulPlan:
         biases = <float *>(self.memory + 3 * padded)
         self.e.out = {"int32": QK_OUT_I32, "uint8": QK_OUT_U8, "int8": QK_OUT_S8, "float32": QK_OUT_F32}[out]
         self.out_dtype = {"int32": QK_I32, "uint8": QK_U8, "int8": QK_S8, "float32": QK_F32}[out]
-        for i in range(n):
-            start[i] = <int32_t>(0 - <uint32_t>self.a_zero * <uint32_t>b.p.colsum[i])
-        self.e.start = start
-        self.e.colsum = b.p.colsum
+        if colsum != NULL:
+            for i in range(n):
+                start[i] = <int32_t>(0 - <uint32_t>self.a_zero * <uint32_t>colsum[i])
+            self.e.start = start
+            self.e.colsum = colsum
         if isinstance(b_zero_point, int):
             if b_zero_point - flip:
                 for i in range(n):
@@ -228,12 +265,14 @@ cdef class MatmulPlan:
         cdef const int32_t[::1] zeros
         cdef int32_t *row_zeros = NULL
         cdef int dtype, status, held = 1
-        cdef int64_t i, item
+        cdef int64_t item
         PyObject_GetBuffer(a, &ab, PyBUF_FORMAT | PyBUF_STRIDES)
         try:
             PyObject_GetBuffer(out, &cb, PyBUF_FORMAT | PyBUF_STRIDES | PyBUF_WRITABLE)
             held = 2
             dtype = dtype_of(&ab, False)
+            if self.b.p.data == NULL:
+                raise InvalidArgument("this plan has no right operand of its own; use run_batch")
             if ab.ndim != 2 or ab.shape[1] != self.b.p.k or dtype != (QK_S8 if self.a_is_signed else QK_U8):
                 raise ShapeMismatch(f"wanted a of {'int8' if self.a_is_signed else 'uint8'} [M, {self.b.p.k}], got "
                                     f"{getattr(a, 'dtype', type(a))} {shape_of(&ab)}")
@@ -256,12 +295,7 @@ cdef class MatmulPlan:
             if a_zero_points is not None:
                 zeros = a_zero_points
                 check_length("a_zero_point", zeros.shape[0], ab.shape[0])
-                row_zeros = <int32_t *>calloc(max(ab.shape[0], 1), 4)
-                if row_zeros == NULL:
-                    raise OutOfMemory(f"no memory for {ab.shape[0]} zero points")
-                # The plan's own zero point is in its start already: what is left is the difference.
-                for i in range(ab.shape[0]):
-                    row_zeros[i] = self.a_zero - (zeros[i] + (128 if self.a_is_signed else 0))
+                row_zeros = self.row_zeros(zeros)
                 call.e.a_zero = row_zeros
             if residual is not None:
                 PyObject_GetBuffer(residual, &rb, PyBUF_FORMAT | PyBUF_STRIDES)
@@ -288,6 +322,132 @@ cdef class MatmulPlan:
                 PyBuffer_Release(&cb)
             if held >= 3:
                 PyBuffer_Release(&rb)
+
+
+    cdef int32_t *row_zeros(self, const int32_t[::1] zeros) except NULL:
+        """What each row's zero point is less than the plan's own, which is in its start already."""
+        cdef int64_t i
+        cdef int32_t *made = <int32_t *>calloc(max(zeros.shape[0], 1), 4)
+        if made == NULL:
+            raise OutOfMemory(f"no memory for {zeros.shape[0]} zero points")
+        for i in range(zeros.shape[0]):
+            made[i] = self.a_zero - (zeros[i] + (128 if self.a_is_signed else 0))
+        return made
+
+    def run_plain(self, a, out):
+        """The common call, with as little around the kernel as there can be: `run` without anything optional.
+
+        Returns False, with nothing written, for anything out of the ordinary, wrong arguments included.
+        """
+        cdef Py_buffer ab, cb
+        cdef qk_matmul_call call
+        cdef int status = -1
+        try:
+            PyObject_GetBuffer(a, &ab, PyBUF_FORMAT | PyBUF_STRIDES)
+        except (BufferError, ValueError, TypeError):
+            return False
+        try:
+            PyObject_GetBuffer(out, &cb, PyBUF_FORMAT | PyBUF_STRIDES | PyBUF_WRITABLE)
+        except (BufferError, ValueError, TypeError):
+            PyBuffer_Release(&ab)
+            return False
+        if (ab.ndim == 2 and cb.ndim == 2 and ab.shape[1] == self.b.p.k and cb.shape[1] == self.b.p.n
+                and ab.shape[0] == cb.shape[0] and dtype_of(&ab, False) == (QK_S8 if self.a_is_signed else QK_U8)
+                and dtype_of(&cb, False) == self.out_dtype and cb.strides[1] == cb.itemsize
+                and self.b.p.data != NULL and element_count(&ab) and element_count(&cb) and not overlaps(&ab, &cb)):
+            call.a = <const uint8_t *>ab.buf
+            call.a_stride = ab.strides[0]
+            call.a_column_stride = ab.strides[1]
+            call.m = ab.shape[0]
+            call.flip_a = self.a_is_signed
+            call.a_zero_point = self.a_zero
+            call.b = &self.b.p
+            call.c = cb.buf
+            call.c_stride = cb.strides[0]
+            call.e = self.e
+            call.threads = qk_num_threads()
+            with nogil:
+                status = qk_matmul_run(&call)
+        PyBuffer_Release(&ab)
+        PyBuffer_Release(&cb)
+        return status == 0
+
+    def run_batch(self, a, b, out, a_zero_points=None):
+        """out[..., M, N] = a[..., M, K] times b[..., K, N], which is packed on the way; for a plan over `to_come`.
+
+        All three have the same batch dimensions, at least one; `out` is C-contiguous.
+        """
+        cdef Py_buffer ab, bb, cb
+        cdef qk_matmul_batch batch
+        cdef const int32_t[::1] zeros
+        cdef int32_t *row_zeros = NULL
+        cdef int64_t *offsets = NULL
+        cdef int64_t i, rest, at, count = 1
+        cdef int d, last, status, held = 1
+        PyObject_GetBuffer(a, &ab, PyBUF_FORMAT | PyBUF_STRIDES)
+        try:
+            PyObject_GetBuffer(b, &bb, PyBUF_FORMAT | PyBUF_STRIDES)
+            held = 2
+            PyObject_GetBuffer(out, &cb, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE)
+            held = 3
+            last = ab.ndim - 2
+            if last < 1 or bb.ndim != ab.ndim or cb.ndim != ab.ndim or bb.shape[last] != self.b.p.k:
+                raise ShapeMismatch(f"wanted three batches, got {shape_of(&ab)}, {shape_of(&bb)} and {shape_of(&cb)}")
+            for d in range(last):
+                count *= ab.shape[d]
+                if bb.shape[d] != ab.shape[d] or cb.shape[d] != ab.shape[d]:
+                    raise ShapeMismatch(f"wanted batches of one shape, got {shape_of(&ab)} and {shape_of(&bb)}")
+            if (ab.shape[last + 1] != self.b.p.k or bb.shape[last + 1] != self.b.p.n or cb.shape[last] != ab.shape[last]
+                    or cb.shape[last + 1] != self.b.p.n or self.b.p.data != NULL
+                    or dtype_of(&ab, False) != (QK_S8 if self.a_is_signed else QK_U8)
+                    or dtype_of(&cb, False) != self.out_dtype):
+                raise ShapeMismatch(f"the plan does not fit {shape_of(&ab)}, {shape_of(&bb)} and {shape_of(&cb)}")
+            offsets = <int64_t *>calloc(max(2 * count, 1), sizeof(int64_t))
+            if offsets == NULL:
+                raise OutOfMemory(f"no memory for the places of {count} products")
+            for i in range(count):
+                rest = i
+                for d in range(last - 1, -1, -1):
+                    at = rest % ab.shape[d]
+                    rest //= ab.shape[d]
+                    offsets[i] += at * ab.strides[d]
+                    offsets[count + i] += at * bb.strides[d]
+            batch.one.a = <const uint8_t *>ab.buf
+            batch.one.a_stride = ab.strides[last]
+            batch.one.a_column_stride = ab.strides[last + 1]
+            batch.one.m = ab.shape[last]
+            batch.one.flip_a = self.a_is_signed
+            batch.one.a_zero_point = self.a_zero
+            batch.one.b = &self.b.p
+            batch.one.c = cb.buf
+            batch.one.c_stride = cb.itemsize * self.b.p.n
+            batch.one.e = self.e
+            batch.one.threads = qk_num_threads()
+            batch.count = count
+            batch.a_offsets = offsets
+            batch.b_offsets = offsets + count
+            batch.c_offset = batch.one.c_stride * batch.one.m
+            batch.b = <const char *>bb.buf
+            batch.b_row_stride = bb.strides[last]
+            batch.b_column_stride = bb.strides[last + 1]
+            batch.flip_b = dtype_of(&bb, False) == QK_U8
+            if a_zero_points is not None:
+                zeros = a_zero_points
+                check_length("a_zero_point", zeros.shape[0], ab.shape[last])
+                row_zeros = self.row_zeros(zeros)
+                batch.one.e.a_zero = row_zeros
+            with nogil:
+                status = qk_matmul_batch_run(&batch)
+            if status < 0:
+                raise OutOfMemory("no memory for the packed operands of a batch")
+        finally:
+            free(row_zeros)
+            free(offsets)
+            PyBuffer_Release(&ab)
+            if held >= 2:
+                PyBuffer_Release(&bb)
+            if held >= 3:
+                PyBuffer_Release(&cb)
 
 
 cdef int check_length(str name, int64_t got, int64_t wanted) except -1:

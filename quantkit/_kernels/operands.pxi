@@ -1,6 +1,8 @@
 # NumPy arrays and quantkit Arrays as operands of the drivers, through the buffer protocol.
-from cpython.buffer cimport PyBUF_FORMAT, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport int32_t, int64_t, uintptr_t
+from cpython.buffer cimport (
+    PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+)
+from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from libc.string cimport strcmp
 
 from quantkit.errors import InvalidDType, OutOfMemory, ShapeMismatch

@@ -2,6 +2,7 @@
 
 from quantkit.ops._conv_weights import pack_conv
 from quantkit.ops.conv import conv_integer, qlinear_conv
+from quantkit.ops.lookup import lookup, requantize
 from quantkit.ops.matmul import matmul_integer, pack_matmul, qlinear_matmul
 from quantkit.ops.quantize import dequantize_linear, dynamic_quantize_linear, quantize_linear
 from quantkit.ops.statistics import finite_range, histogram
@@ -12,10 +13,12 @@ __all__ = [
     "dynamic_quantize_linear",
     "finite_range",
     "histogram",
+    "lookup",
     "matmul_integer",
     "pack_conv",
     "pack_matmul",
     "qlinear_conv",
     "qlinear_matmul",
     "quantize_linear",
+    "requantize",
 ]

@@ -51,18 +51,25 @@ def normalize_axis(axis: Any, ndim: int, verb: str) -> int:
 
 
 def parameters(
-    verb: str, shape: tuple[int, ...], scale: Any, zero_point: Any, axis: int | None, dtype: QDType | None
+    verb: str,
+    shape: tuple[int, ...],
+    scale: Any,
+    zero_point: Any,
+    axis: int | None,
+    dtype: QDType | None,
+    prefix: str = "",
 ) -> tuple[Any, Any, int]:
     """Check scale and zero point against the shape and the codes' dtype, and return them as the kernels take them.
 
     Returns ``(scale, zero_point, axis)``: two numbers and axis -1, or two contiguous arrays of one value a channel.
-    `dtype` None stands for int32 codes, whose zero point may be any int32.
+    `dtype` None stands for int32 codes, whose zero point may be any int32. `prefix` begins the names in messages.
     """
-    scales, zero_points = as_scale(scale, f"{verb}: scale"), as_zero_point(zero_point, f"{verb}: zero_point")
+    scale_name, zero_name = f"{prefix}scale", f"{prefix}zero_point"
+    scales, zero_points = as_scale(scale, f"{verb}: {scale_name}"), as_zero_point(zero_point, f"{verb}: {zero_name}")
     if dtype is not None:
-        check_zero_point(zero_points, dtype, f"{verb}: zero_point")
+        check_zero_point(zero_points, dtype, f"{verb}: {zero_name}")
     elif zero_points.dtype.kind == "f" and not np.isfinite(zero_points).all():
-        raise InvalidQParams(f"{verb}: zero_point must be finite, got {zero_point!r}")
+        raise InvalidQParams(f"{verb}: {zero_name} must be finite, got {zero_point!r}")
     if axis is None:
         # A single value in an array of one is still one for all.
         if scales.size != 1 or zero_points.size != 1:
@@ -71,7 +78,7 @@ def parameters(
         return float(scales.reshape(())), zero_points.reshape(()).item(), -1
     index = normalize_axis(axis, len(shape), verb)
     channels = shape[index]
-    for name, values in (("scale", scales), ("zero_point", zero_points)):
+    for name, values in ((scale_name, scales), (zero_name, zero_points)):
         if values.ndim == 1 and values.size not in (1, channels):
             raise ShapeMismatch(
                 f"{verb}: axis {index} of shape {shape} wants {channels} values of {name}, got {values.size}"

@@ -84,10 +84,35 @@ def _zero_points(verb: str, name: str, value: Any, is_signed: bool, count: int, 
     return np.ascontiguousarray(codes)
 
 
+# Types of parameters under which a plan is kept: numbers, which compare by value.
+_NUMBERS = frozenset({int, float, np.float32, np.uint8, np.int8})
+_MOST_PLANS = 8
+
+
+def _kept(a: Any, b: Any, parameters: tuple[Any, ...], dtype: Any, out: Any) -> tuple[Any, Any]:
+    """Return ``(result, None)`` of a plan that an earlier call kept with `b`, or ``(None, key)`` to keep one under."""
+    if not (type(a) is np.ndarray and _NUMBERS.issuperset(map(type, parameters))):
+        return None, None
+    key = (a.dtype, *parameters, *map(type, parameters), dtype)
+    plan = b.plans.get(key)
+    if plan is not None and a.ndim == 2:
+        y = np.empty((a.shape[0], b.shape[1]), dtype) if out is None else out
+        if plan.run_plain(a, y):
+            return y, None
+    return None, key
+
+
 def _product(
-    verb: str, a: NDArray[Any], b: Any, dtype: np.dtype[Any], out: Any, plan: Callable[..., MatmulPlan], a_zero: Any
+    verb: str,
+    a: NDArray[Any],
+    b: Any,
+    dtype: np.dtype[Any],
+    out: Any,
+    plan: Callable[[PackedMatmul], MatmulPlan],
+    a_zero: Any,
+    key: Any,
 ) -> NDArray[Any]:
-    """Multiply as NumPy's matmul does, batches and 1-d operands included, through a plan for each right matrix."""
+    """Multiply as NumPy's matmul does, batches and 1-d operands included; keep the plan with `b` under `key`."""
     packed = isinstance(b, PackedMatmul)
     left = a[None, :] if a.ndim == 1 else a
     right = b if packed else (b[:, None] if b.ndim == 1 else b)
@@ -105,11 +130,16 @@ def _product(
         what = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
         raise ShapeMismatch(f"{verb}: wanted out of {dtype} {shape}, got {what}")
     result: Any = out
-    if out is None or not out.flags.c_contiguous or np.may_share_memory(out, a):
+    shared = out is not None and (np.may_share_memory(out, a) or (not packed and np.may_share_memory(out, b)))
+    if out is None or not out.flags.c_contiguous or shared:
         result = np.empty(shape, dtype)
     y = result.reshape((*batch, m, n))
     if packed or right.ndim == 2:
-        made = plan(right if packed else PackedMatmul(right), m)
+        made = plan(right if packed else PackedMatmul(right))
+        if key is not None:
+            if len(right.plans) >= _MOST_PLANS:
+                right.plans.clear()
+            right.plans[key] = made
         if math.prod(left.shape[:-2]) != math.prod(batch) or not left.flags.c_contiguous:
             left = np.broadcast_to(left, (*batch, m, k))
         if left.flags.c_contiguous:  # one tall product
@@ -120,8 +150,7 @@ def _product(
                 made.run(left[index], y[index], a_zero)
     else:
         left, right = np.broadcast_to(left, (*batch, m, k)), np.broadcast_to(right, (*batch, k, n))
-        for index in np.ndindex(batch):
-            plan(PackedMatmul(right[index]), m).run(left[index], y[index], a_zero)
+        plan(PackedMatmul.to_come(k, n, right.dtype == np.int8)).run_batch(left, right, y, a_zero)
     if out is not None and result is not out:
         out[...] = result
     filled: NDArray[Any] = result if out is None else out
@@ -155,7 +184,12 @@ def matmul_integer(
     InvalidDType, ShapeMismatch, InvalidQParams
         Naming what was wanted and what came.
     """
-    verb = "matmul_integer"
+    verb, int32 = "matmul_integer", np.dtype(np.int32)
+    key = None
+    if type(b) is PackedMatmul:
+        done, key = _kept(a, b, (a_zero_point, b_zero_point), int32, out)
+        if done is not None:
+            return done  # type: ignore[no-any-return]
     a, b = _operands(verb, a, b)
     b_signed = b.is_signed if isinstance(b, PackedMatmul) else b.dtype == np.int8
     columns = b.shape[-1] if isinstance(b, PackedMatmul) or b.ndim > 1 else 1
@@ -164,10 +198,10 @@ def matmul_integer(
     b_zero = _zero_points(verb, "b_zero_point", b_zero_point, b_signed, columns, -1)
     per_row = not isinstance(a_zero, int)
 
-    def plan(packed: PackedMatmul, m: int) -> MatmulPlan:
+    def plan(packed: PackedMatmul) -> MatmulPlan:
         return MatmulPlan(packed, a.dtype == np.int8, 0 if per_row else a_zero, b_zero, None, "int32", None)
 
-    return _product(verb, a, b, np.dtype(np.int32), out, plan, a_zero if per_row else None)
+    return _product(verb, a, b, int32, out, plan, a_zero if per_row else None, key)
 
 
 def qlinear_matmul(
@@ -210,13 +244,19 @@ def qlinear_matmul(
         Naming what was wanted and what came.
     """
     verb = "qlinear_matmul"
+    given = getattr(out, "dtype", None) or getattr(y_zero_point, "dtype", None) or getattr(a, "dtype", None)
+    key = None
+    if type(b) is PackedMatmul:
+        parameters = (a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point)
+        done, key = _kept(a, b, parameters, given, out)
+        if done is not None:
+            return done  # type: ignore[no-any-return]
     a, b = _operands(verb, a, b)
     packed = isinstance(b, PackedMatmul)
     b_signed = b.is_signed if packed else b.dtype == np.int8
     columns = b.shape[-1] if packed or b.ndim > 1 else 1
     if a.shape[-1] > LONGEST_K:
         raise InvalidArgument(f"{verb}: wanted K <= {LONGEST_K}, where sums stay in int32, got {a.shape[-1]}")
-    given = getattr(out, "dtype", None) or getattr(y_zero_point, "dtype", a.dtype)
     dtype = np.dtype(given) if given in _CODES else a.dtype
     qdtype = as_qdtype(dtype)
     a_zero = _zero_points(verb, "a_zero_point", a_zero_point, a.dtype == np.int8, 1, -2)
@@ -234,8 +274,8 @@ def qlinear_matmul(
     multiplier = np.ravel(scales[0]) * np.ravel(scales[1]) / np.ravel(scales[2])
     multiplier = np.ascontiguousarray(np.broadcast_to(multiplier, (columns,)), np.float32)
 
-    def plan(right: PackedMatmul, m: int) -> MatmulPlan:
+    def plan(right: PackedMatmul) -> MatmulPlan:
         signed = a.dtype == np.int8
         return MatmulPlan(right, signed, a_zero, b_zero, None, dtype.name, multiplier, y_zero, qdtype.qmin, qdtype.qmax)
 
-    return _product(verb, a, b, dtype, out, plan, None)
+    return _product(verb, a, b, dtype, out, plan, None, key)

@@ -6,7 +6,7 @@ import oracle
 import pytest
 from onnx import TensorProto, helper
 
-from quantkit import ops
+from quantkit import _kernels, ops
 from quantkit.errors import InvalidArgument, InvalidDType, InvalidQParams, ShapeMismatch
 
 TYPES = {"uint8": TensorProto.UINT8, "int8": TensorProto.INT8, "int32": TensorProto.INT32, "float32": TensorProto.FLOAT}
@@ -185,3 +185,47 @@ def test_all_extremes_through_the_fused_end(isa):
     a, b = np.full((1, k), 255, np.uint8), np.full((k, 17), -128, np.int8)
     scale = 1 / (255 * 128 * k)
     assert (ops.qlinear_matmul(a, 100.0, 0, b, scale, 0, 1.0, np.int8(100)) == 0).all()
+
+
+def test_plans_kept_with_a_packed_operand_are_those_of_the_parameters(isa):
+    rng = np.random.default_rng(5)
+    a, b = codes(rng, (5, 30), np.uint8), codes(rng, (30, 20), np.int8)
+    packed = ops.pack_matmul(b)
+    for _ in range(2):
+        for a_zero, b_zero in [(0, 0), (3, 0), (0, 3), (np.uint8(3), np.int8(-4)), *((i, 0) for i in range(20))]:
+            assert np.array_equal(
+                ops.matmul_integer(a, packed, a_zero, b_zero), oracle.matmul_integer(a, b, int(a_zero), int(b_zero))
+            )
+        for y_zero in (7, np.uint8(7), np.int8(7)):
+            for y_scale in (0.5, np.float32(0.25)):
+                for left in (a, a.view(np.int8), a[::2]):
+                    arguments = (0.02, 1, b, 0.03, 2, y_scale, y_zero)
+                    with_packed = ops.qlinear_matmul(left, 0.02, 1, packed, *arguments[3:])
+                    expected = ops.qlinear_matmul(left, *arguments)
+                    assert with_packed.dtype == expected.dtype
+                    assert np.array_equal(with_packed, expected)
+    with pytest.raises(InvalidQParams, match="a_zero_point must be an integer"):
+        ops.matmul_integer(a, packed, 3.0, 0)
+    with pytest.raises(ShapeMismatch, match="K is 29 and 30"):
+        ops.matmul_integer(a[:, 1:], packed, 0, 0)
+    with pytest.raises(ShapeMismatch, match="wanted out of int32"):
+        ops.matmul_integer(a, packed, 0, 0, out=np.empty((5, 21), np.int32))
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_batches_of_two_activations(isa, threads):
+    before = _kernels.num_threads()
+    _kernels.set_num_threads(threads)
+    try:
+        rng = np.random.default_rng(6)
+        a, b = codes(rng, (2, 3, 40, 70), np.uint8), codes(rng, (3, 50, 70), np.uint8)
+        rows, columns = codes(rng, 40, np.uint8), codes(rng, 50, np.uint8)
+        left, right = a.astype(np.int32), b.astype(np.int32).swapaxes(-1, -2)
+        expected = np.matmul(left - rows.astype(np.int32)[:, None], right - columns.astype(np.int32))
+        assert np.array_equal(ops.matmul_integer(a, b.swapaxes(-1, -2), rows, columns), expected)
+        y = ops.qlinear_matmul(a, 0.02, 100, b.swapaxes(-1, -2), 0.03, 7, 0.5, 30)
+        sums = np.matmul(left - 100, right - 7)
+        assert np.array_equal(y, oracle.requantize(sums, oracle.multiplier(0.02, 0.03, 0.5), 30, np.uint8))
+        assert np.array_equal(ops.matmul_integer(a[:, ::-1], b[0].T), np.matmul(left[:, ::-1], right[0]))
+    finally:
+        _kernels.set_num_threads(before)

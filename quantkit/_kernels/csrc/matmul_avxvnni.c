@@ -4,6 +4,6 @@
 #if QK_X86
 #define TARGET __attribute__((target("avx2,fma,f16c,avxvnni")))
 #define DPBUSD _mm256_dpbusd_avx_epi32
-#define FUNCTION qk_matmul_u8s8_avxvnni
-#include "matmul_ymm_vnni.h"
+#define FUNCTION void qk_matmul_u8s8_avxvnni
+#include "matmul_ymm.h"
 #endif

@@ -189,6 +189,7 @@ static void run_block(job *j, int64_t image, int64_t first, int64_t pixels, int6
         t.width = (int)smaller(padded - column, QK_PANEL);
         t.columns = (int)smaller(b->n - column, QK_PANEL);
         t.b = b->data + column * qk_groups(b->k) * 4;
+        t.half_range = b->half_range;
         t.e = c->e;
         move_epilogue(&t.e, g * padded + column, image * c->residual_batch_stride + first * c->e.residual_stride + channel);
         t.e.row = c->e.b_zero ? m.row_terms : NULL;

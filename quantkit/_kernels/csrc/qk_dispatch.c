@@ -7,6 +7,7 @@ static const qk_kernel_row rows[] = {
 #define ISA_avxvnni QK_ISA_AVXVNNI
 #define ISA_avx512vnni256 QK_ISA_AVX512VNNI256
 #define ISA_avx512vnni QK_ISA_AVX512VNNI
+#define ISA_avx512vbmi QK_ISA_AVX512VBMI
 #define QK_KERNEL(family, slot, isa) {#family, #slot, ISA_##isa},
 #include "qk_kernels.inc"
 #undef QK_KERNEL

@@ -20,6 +20,7 @@ enum {
 #define QK_SLOT_avxvnni(slot)
 #define QK_SLOT_avx512vnni256(slot)
 #define QK_SLOT_avx512vnni(slot)
+#define QK_SLOT_avx512vbmi(slot)
 #define QK_KERNEL(family, slot, isa) QK_SLOT_##isa(slot)
 #include "qk_kernels.inc"
 #undef QK_KERNEL
@@ -29,6 +30,7 @@ enum {
 #undef QK_SLOT_avxvnni
 #undef QK_SLOT_avx512vnni256
 #undef QK_SLOT_avx512vnni
+#undef QK_SLOT_avx512vbmi
     QK_SLOT_COUNT
 };
 

@@ -5,7 +5,7 @@
 
 #define BIT(isa) (1u << (isa))
 
-static const char *const names[QK_ISA_COUNT] = {"scalar", "avx2", "avxvnni", "avx512", "avx512vnni256", "avx512vnni", "neon"};
+static const char *const names[QK_ISA_COUNT] = {"scalar", "avx2", "avxvnni", "avx512", "avx512vnni256", "avx512vnni", "avx512vbmi", "neon"};
 
 const char *qk_isa_name(qk_isa isa) { return names[isa]; }
 
@@ -23,6 +23,7 @@ uint32_t qk_isa_includes(qk_isa isa) {
         case QK_ISA_AVX512: return base | BIT(QK_ISA_AVX2) | BIT(QK_ISA_AVX512);
         case QK_ISA_AVX512VNNI256: return base | BIT(QK_ISA_AVX2) | BIT(QK_ISA_AVX512) | BIT(QK_ISA_AVX512VNNI256);
         case QK_ISA_AVX512VNNI: return base | BIT(QK_ISA_AVX2) | BIT(QK_ISA_AVX512) | BIT(QK_ISA_AVX512VNNI);
+        case QK_ISA_AVX512VBMI: return qk_isa_includes(QK_ISA_AVX512VNNI) | BIT(QK_ISA_AVX512VBMI);
         case QK_ISA_NEON: return base | BIT(QK_ISA_NEON);
         default: return base;
     }
@@ -46,12 +47,13 @@ uint32_t qk_isa_detected(void) {
     const int os_ymm = (xcr0 & 0x06) == 0x06, os_zmm = (xcr0 & 0xe6) == 0xe6;
     const int avx2 = (b >> 5) & 1;
     const int avx512 = ((b >> 16) & 1) && ((b >> 17) & 1) && ((b >> 30) & 1) && ((b >> 31) & 1); /* F DQ BW VL */
-    const int vnni = (c >> 11) & 1;
+    const int vnni = (c >> 11) & 1, vbmi = (c >> 1) & 1;
     if (!(os_ymm && avx2 && fma && f16c)) return found;
     found |= BIT(QK_ISA_AVX2);
     if (os_zmm && avx512) {
         found |= BIT(QK_ISA_AVX512);
         if (vnni) found |= BIT(QK_ISA_AVX512VNNI256) | BIT(QK_ISA_AVX512VNNI);
+        if (vnni && vbmi) found |= BIT(QK_ISA_AVX512VBMI);
     }
     if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && ((a >> 4) & 1)) found |= BIT(QK_ISA_AVXVNNI);
     return found;

@@ -12,6 +12,7 @@ typedef enum {
     QK_ISA_AVX512,     /* F, BW, VL and DQ, on top of avx2 */
     QK_ISA_AVX512VNNI256, /* the same CPUs as avx512vnni, in 256-bit vectors */
     QK_ISA_AVX512VNNI, /* the EVEX form of the 8-bit dot product, on top of avx512 */
+    QK_ISA_AVX512VBMI, /* VBMI, permutations of bytes, on top of avx512vnni */
     QK_ISA_NEON,
     QK_ISA_COUNT
 } qk_isa;

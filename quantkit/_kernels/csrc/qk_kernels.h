@@ -35,6 +35,8 @@ typedef int64_t qk_range_columns_fn(const float *x, int64_t n, float *lo, float 
  * counters side by side, which break the store-to-load chains of values that fall into one bin. */
 typedef void qk_histogram_fn(const float *x, int64_t n, float lo, float per_unit, int32_t bins, uint32_t *tables);
 #define QK_HISTOGRAM_TABLES 4
+/* y[i] = table[x[i]]; y may be x. */
+typedef void qk_lookup_fn(const uint8_t *x, uint8_t *y, int64_t n, const uint8_t *table);
 
 /* Depthwise: a tile whose rows come in pieces, one a tap, of `columns` channels each; column n of the panel multiplies
  * channel n alone. */

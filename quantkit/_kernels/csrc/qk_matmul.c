@@ -6,39 +6,46 @@
 #include "qk_dispatch.h"
 #include "qk_pool.h"
 
-#define BLOCK_BYTES (192 << 10)  /* of `a` that one pass over the panels keeps in the second-level cache */
-#define WORTH_SHARING (1 << 18)  /* products below so many multiplications stay on one thread */
+#if QK_X86
+#include <emmintrin.h>
+#endif
 
-/* Four rows of b become one group. */
-static void pack_group(int8_t *out, const char *b, int64_t row_stride, int64_t column_stride, int rows, int64_t columns,
-                       uint8_t flip) {
-    for (int j = 0; j < 4; j++) {
-        const char *row = b + j * row_stride;
-        if (j >= rows)
-            for (int64_t n = 0; n < columns; n++) out[4 * n + j] = 0;
-        else if (column_stride == 1)
-            for (int64_t n = 0; n < columns; n++) out[4 * n + j] = (int8_t)((uint8_t)row[n] ^ flip);
-        else
-            for (int64_t n = 0; n < columns; n++) out[4 * n + j] = (int8_t)((uint8_t)row[n * column_stride] ^ flip);
-    }
-}
+#define BLOCK_BYTES (192 << 10)  /* of `a` that one pass over the panels keeps in the second-level cache */
+#define PACKED_ROWS 64           /* of b that are packed into all panels before the next ones */
+#define WORTH_SHARING (1 << 18)  /* products below so many multiplications stay on one thread */
 
 void qk_pack_matmul(qk_packed_matmul *packed, const char *b, int64_t row_stride, int64_t column_stride, int flip) {
     const int64_t k = packed->k, n = packed->n, groups = qk_groups(k), padded = qk_padded_columns(n);
+    qk_pack_fn *pack = (qk_pack_fn *)qk_table[QK_SLOT_pack_panel];
+    qk_panel p = {.row_stride = row_stride, .column_stride = column_stride, .flip = flip ? 0x80 : 0};
     memset(packed->colsum, 0, (size_t)padded * 4);
-    for (int64_t first = 0; first < n; first += QK_PANEL) {
-        const int64_t columns = n - first < QK_PANEL ? n - first : QK_PANEL;
-        const int64_t width = padded - first < QK_PANEL ? padded - first : QK_PANEL;
-        int8_t *out = packed->data + first * groups * 4;
-        int32_t *colsum = packed->colsum + first;
-        for (int64_t g = 0; g < groups; g++, out += 4 * width) {
-            const int rows = k - 4 * g < 4 ? (int)(k - 4 * g) : 4;
-            pack_group(out, b + 4 * g * row_stride + first * column_stride, row_stride, column_stride, rows, columns,
-                       flip ? 0x80 : 0);
-            memset(out + 4 * columns, 0, (size_t)(width - columns) * 4);
-            for (int64_t c = 0; c < columns; c++) colsum[c] += out[4 * c] + out[4 * c + 1] + out[4 * c + 2] + out[4 * c + 3];
+    /* A block of rows after the other, so that the rows of b are read along; where columns are, whole ones. */
+    const int64_t step = row_stride == 1 ? k : PACKED_ROWS;
+    for (int64_t from = 0; from < k; from += step)
+        for (int64_t first = 0; first < n; first += QK_PANEL) {
+            p.k = k - from < step ? k - from : step;
+            p.b = b + from * row_stride + first * column_stride;
+            p.columns = (int)(n - first < QK_PANEL ? n - first : QK_PANEL);
+            p.width = (int)(padded - first < QK_PANEL ? padded - first : QK_PANEL);
+            p.out = packed->data + first * groups * 4 + from * p.width;
+            p.colsum = packed->colsum + first;
+            pack(&p);
         }
-    }
+    packed->half_range = p.low >= -64 && p.high <= 63;
+}
+
+/* The sum of n bytes. */
+static uint32_t sum_bytes(const uint8_t *a, int64_t n) {
+    uint32_t sum = 0;
+    int64_t i = 0;
+#if QK_X86
+    __m128i sums = _mm_setzero_si128();
+    for (; i + 16 <= n; i += 16)
+        sums = _mm_add_epi64(sums, _mm_sad_epu8(_mm_loadu_si128((const __m128i *)(a + i)), _mm_setzero_si128()));
+    sum = (uint32_t)_mm_cvtsi128_si32(sums) + (uint32_t)_mm_cvtsi128_si32(_mm_unpackhi_epi64(sums, sums));
+#endif
+    for (; i < n; i++) sum += a[i];
+    return sum;
 }
 
 typedef struct {
@@ -71,6 +78,7 @@ static void run_block(job *j, int64_t m, int64_t rows, int64_t first_panel, int6
     const size_t scratch_bytes = (copies ? (size_t)(rows * k) : 0) + (sums ? (size_t)rows * 4 : 0);
     char *scratch = NULL;
     qk_matmul_tile t = {.a = call->a + m * call->a_stride, .a_stride = call->a_stride, .rows = rows, .k = k, .taps = 1};
+    t.half_range = call->b->half_range;
     if (scratch_bytes && !(scratch = malloc(scratch_bytes))) {
         j->failed = 1;
         return;
@@ -82,8 +90,7 @@ static void run_block(job *j, int64_t m, int64_t rows, int64_t first_panel, int6
     }
     if (sums) {
         for (int64_t r = 0; r < rows; r++) {
-            uint32_t sum = 0;
-            for (int64_t i = 0; i < k; i++) sum += t.a[r * t.a_stride + i];
+            const uint32_t sum = sum_bytes(t.a + r * t.a_stride, k);
             const uint32_t a_zero = (uint32_t)call->a_zero_point - (call->e.a_zero ? (uint32_t)call->e.a_zero[m + r] : 0u);
             row_terms[r] = (int32_t)((uint32_t)k * a_zero - sum);
         }
@@ -138,5 +145,45 @@ int qk_matmul_run(const qk_matmul_call *call) {
     j.panels_a_task = (j.panels + groups - 1) / groups;
     groups = (j.panels + j.panels_a_task - 1) / j.panels_a_task;
     qk_parallel(run_task, &j, (int)(j.row_blocks * groups), threads);
+    return j.failed ? -1 : 0;
+}
+
+typedef struct {
+    const qk_matmul_batch *batch;
+    int failed;
+} batch_job;
+
+static void run_product(void *arg, int index) {
+    batch_job *j = arg;
+    const qk_matmul_batch *batch = j->batch;
+    qk_matmul_call call = batch->one;
+    qk_packed_matmul packed = *call.b;
+    const int64_t padded = qk_padded_columns(packed.n), bytes = (qk_packed_bytes(packed.k, packed.n) + 63) / 64 * 64;
+    char *scratch = NULL;
+    if (posix_memalign((void **)&scratch, 64, (size_t)(bytes + 8 * padded))) {
+        j->failed = 1;
+        return;
+    }
+    int32_t *start = (int32_t *)(scratch + bytes) + padded;
+    packed.data = (int8_t *)scratch;
+    packed.colsum = (int32_t *)(scratch + bytes);
+    qk_pack_matmul(&packed, batch->b + batch->b_offsets[index], batch->b_row_stride, batch->b_column_stride, batch->flip_b);
+    for (int64_t n = 0; n < padded; n++) start[n] = (int32_t)(0 - (uint32_t)call.a_zero_point * (uint32_t)packed.colsum[n]);
+    call.b = &packed;
+    call.e.start = start;
+    call.e.colsum = packed.colsum;
+    call.a += batch->a_offsets[index];
+    call.c = (char *)call.c + index * batch->c_offset;
+    if (qk_matmul_run(&call) < 0) j->failed = 1;
+    free(scratch);
+}
+
+int qk_matmul_batch_run(const qk_matmul_batch *batch) {
+    batch_job j = {.batch = batch};
+    const qk_matmul_call *one = &batch->one;
+    const double work = (double)one->m * (double)one->b->n * (double)one->b->k * (double)batch->count;
+    /* Products side by side; a product that is alone in its turn shares itself out. */
+    const int threads = work < WORTH_SHARING || batch->count < one->threads ? 1 : one->threads;
+    qk_parallel(run_product, &j, (int)batch->count, threads);
     return j.failed ? -1 : 0;
 }

@@ -22,7 +22,21 @@ typedef struct {
     int64_t k, n;
     int8_t *data;
     int32_t *colsum; /* one a column */
+    int half_range;  /* whether all of b' lies in [-64, 63], where sums of two products fit 16 bits */
 } qk_packed_matmul;
+
+/* One panel on its way into that form: k rows of b from its first column on; colsum begins at 0. */
+typedef struct {
+    const char *b;
+    int64_t row_stride, column_stride, k;
+    int columns, width; /* that exist, and of the panel */
+    uint8_t flip;       /* 0x80 where b is unsigned */
+    int8_t *out;
+    int32_t *colsum;
+    int low, high; /* bounds of b' so far */
+} qk_panel;
+
+typedef void qk_pack_fn(qk_panel *p);
 
 static inline int64_t qk_groups(int64_t k) { return (k + 3) / 4; }
 static inline int64_t qk_padded_columns(int64_t n) { return (n + 15) / 16 * 16; }
@@ -59,6 +73,7 @@ typedef struct {
     int64_t at_stride, offset, taps;
     const int8_t *b;
     int width, columns; /* of the panel as packed, and those that exist */
+    int half_range;     /* of the packed operand */
     void *c;
     int64_t c_stride; /* bytes */
     qk_epilogue e;
@@ -88,5 +103,20 @@ typedef struct {
 
 /* Returns 0, or -1 without scratch memory. */
 int qk_matmul_run(const qk_matmul_call *call);
+
+/* Many products of one shape, whose right operands are packed on the way. `one` says what they share; its b has k, n and
+ * no data, its e.start is NULL. */
+typedef struct {
+    qk_matmul_call one;
+    int64_t count;
+    const int64_t *a_offsets, *b_offsets; /* bytes from one.a and b, one a product */
+    int64_t c_offset;                     /* bytes from product to product */
+    const char *b;
+    int64_t b_row_stride, b_column_stride;
+    int flip_b;
+} qk_matmul_batch;
+
+/* Returns 0, or -1 without scratch memory. */
+int qk_matmul_batch_run(const qk_matmul_batch *batch);
 
 #endif

@@ -1,0 +1,52 @@
+# lookup: one call of the C driver.
+
+cdef extern from "qk_lookup.h" nogil:
+    ctypedef struct qk_lookup_call:
+        qk_layout layout
+        const uint8_t *x
+        uint8_t *y
+        const uint8_t *tables
+    void qk_lookup_run(const qk_lookup_call *call)
+
+
+def lookup(x, y, tables, int axis=-1):
+    """y = tables[x], code by code, for buffers of 8-bit codes of one shape and any strides.
+
+    `tables`: a C-contiguous buffer of 256 bytes, or, with an `axis` >= 0, of 256 for each channel; its length is the
+    caller's to check. Returns False, with nothing written, where x and y overlap without being the same memory.
+    """
+    cdef Py_buffer xb, yb
+    cdef qk_lookup_call call
+    cdef const uint8_t[::1] bytes_ = tables
+    cdef int d, held = 1
+    cdef bint same
+    PyObject_GetBuffer(x, &xb, PyBUF_FORMAT | PyBUF_STRIDES)
+    try:
+        try:
+            PyObject_GetBuffer(y, &yb, PyBUF_FORMAT | PyBUF_STRIDES | PyBUF_WRITABLE)
+        except (BufferError, ValueError):
+            raise InvalidDType("out is read-only; wanted a writable array") from None
+        held = 2
+        if not same_shape(&xb, &yb):
+            raise ShapeMismatch(f"wanted out of shape {shape_of(&xb)}, got {shape_of(&yb)}")
+        if element_count(&xb) == 0:
+            return True
+        same = xb.buf == yb.buf
+        for d in range(xb.ndim):
+            same &= xb.strides[d] == yb.strides[d]
+        if not same and overlaps(&xb, &yb):
+            return False
+        make_layout(&call.layout, &xb, &yb, axis)
+        call.x = <const uint8_t *>xb.buf
+        call.y = <uint8_t *>yb.buf
+        call.tables = &bytes_[0]
+        if element_count(&xb) <= KEEP_GIL:
+            qk_lookup_run(&call)
+        else:
+            with nogil:
+                qk_lookup_run(&call)
+        return True
+    finally:
+        PyBuffer_Release(&xb)
+        if held == 2:
+            PyBuffer_Release(&yb)
