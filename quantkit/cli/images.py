@@ -17,6 +17,7 @@ from quantkit.errors import InvalidArgument
 from quantkit.models import report_text as text
 
 if TYPE_CHECKING:
+    from quantkit.images import Recipe
     from quantkit.images.process import ProcessResult
     from quantkit.images.scan import ScanResult
 
@@ -71,12 +72,11 @@ def images(
 
     Run again, it goes on where it stopped. Exit code 1 when some files could not be decoded (listed).
     """
-    from quantkit.images import get_recipe
     from quantkit.images.decode import MAX_PIXELS
 
     if output is None and not scan and preview is None:
         raise click.UsageError("give -o OUT, or --scan, or --preview FILE")
-    recipe, limit = get_recipe(preset, **changes), max_pixels or MAX_PIXELS
+    recipe, limit = _recipe(preset, changes), max_pixels or MAX_PIXELS
     done: dict[str, Any] = {}
     code = 0
     if scan:
@@ -118,6 +118,20 @@ def images(
     if as_json:
         say_json(done)
     return code
+
+
+def _recipe(preset: str, changes: dict[str, Any]) -> Recipe:
+    """Return the recipe of a name, a file, or a model that carries its own."""
+    from quantkit.images import get_recipe
+
+    if not preset.lower().endswith(".onnx"):
+        return get_recipe(preset, **changes)
+    from quantkit.models.image_data import RECIPE_KEY, recipe_of
+
+    found = recipe_of(preset)
+    if found is None:
+        raise InvalidArgument(f"--preset: {preset} has no {RECIPE_KEY} in its metadata")
+    return get_recipe(found, **changes)
 
 
 def describe(result: ProcessResult, source: str) -> list[str]:

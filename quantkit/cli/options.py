@@ -62,7 +62,7 @@ def _set(context: click.Context, parameter: click.Parameter, values: tuple[str, 
 
 def recipe(default: str | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Add --preset and --set, which come as `preset` and `changes`."""
-    known = "Default: what the model's metadata says." if default is None else ""
+    more = ", or an .onnx file that carries its own" if default else ". Default: what the model's metadata says"
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
         command = click.option(
@@ -78,7 +78,7 @@ def recipe(default: str | None) -> Callable[[Callable[..., Any]], Callable[..., 
             metavar="NAME",
             default=default,
             show_default=default is not None,
-            help=f"How images are prepared: a preset's name or a recipe's .json file. {known}".strip(),
+            help=f"How images are prepared: a preset's name, a recipe's .json file{more}.",
         )(command)
 
     return add

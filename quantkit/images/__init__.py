@@ -2,9 +2,13 @@
 
 from quantkit.images.decode import Decoded, decode_image
 from quantkit.images.folder import ImageFolder
+from quantkit.images.index import is_output
+from quantkit.images.opened import ImageShards, open_images
 from quantkit.images.pipeline import read_codes, read_values
 from quantkit.images.presets import PRESETS, get_recipe, recipe_names
+from quantkit.images.process import ProcessResult, process_images
 from quantkit.images.recipe import Recipe
+from quantkit.images.scan import ScanResult, scan_images
 from quantkit.images.walk import Found, PathTable, walk
 
 __all__ = [
@@ -12,12 +16,19 @@ __all__ = [
     "Decoded",
     "Found",
     "ImageFolder",
+    "ImageShards",
     "PathTable",
+    "ProcessResult",
     "Recipe",
+    "ScanResult",
     "decode_image",
     "get_recipe",
+    "is_output",
+    "open_images",
+    "process_images",
     "read_codes",
     "read_values",
     "recipe_names",
+    "scan_images",
     "walk",
 ]

@@ -12,7 +12,7 @@ import numpy as np
 
 from quantkit.errors import FormatError, InvalidArgument
 from quantkit.images.folder import balanced_sample
-from quantkit.images.index import MANIFEST, is_output, read_index
+from quantkit.images.index import MANIFEST, read_index
 from quantkit.images.manifest import Manifest
 from quantkit.images.pipeline import look_up
 from quantkit.tensor import from_numpy
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from quantkit.images.shards import Shard
     from quantkit.tensor import QTensor
-
-__all__ = ["ImageShards", "is_output", "open_images"]
 
 
 class ImageShards(Sequence["QTensor"]):
@@ -41,6 +39,8 @@ class ImageShards(Sequence["QTensor"]):
     shape : (n, channels, height, width)
     scale, zero_point : float and int, or ndarrays of shape (channels,)
     classes : tuple of str
+    failed : int
+        Files of the source that could not be decoded.
     """
 
     def __init__(self, path: str) -> None:
@@ -54,6 +54,7 @@ class ImageShards(Sequence["QTensor"]):
         self._folder = index.folder(path)
         self.recipe, self.classes = index.recipe, index.classes
         self.shape = (index.images, *index.shape)
+        self.failed = index.failed
         qparams = self.recipe.qparams()
         self.scale, self.zero_point, self._per_channel = qparams.scale, qparams.zero_point, qparams.axis is not None
         self._starts = np.concatenate([[0], np.cumsum(index.shards, dtype=np.int64)]).astype(np.int64).tolist()
@@ -96,6 +97,11 @@ class ImageShards(Sequence["QTensor"]):
         if self._manifest is None:
             self._manifest = Manifest(os.path.join(self.path, MANIFEST))
         return self._manifest
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """The path of each image, below the folder that was the source."""
+        return _Paths(self)
 
     def about(self, index: int) -> dict[str, Any]:
         """Return the manifest's line of the image at `index`."""
@@ -232,6 +238,23 @@ class ImageShards(Sequence["QTensor"]):
             shard, position = self._place(i)
             made[k] = self._shard(shard).images[position]
         return made
+
+
+class _Paths(Sequence[str]):
+    def __init__(self, images: ImageShards) -> None:
+        self._images = images
+
+    def __len__(self) -> int:
+        return len(self._images)
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        return self._images.about(index)["path"]
 
 
 class LabelledPixels(Sequence["tuple[NDArray[np.uint8], int]"]):

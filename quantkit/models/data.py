@@ -1,7 +1,8 @@
 """Calibration and validation data: whatever the user has, as one stream of feeds.
 
-Sources: a folder of images, an .npz or .npy file or a folder of them, a mapping ``{input: array}`` with samples along
-axis 0, and any sequence, iterable or callable of ``{input: array}``. One batch is alive at a time.
+Sources: a folder of images or of shards of them, an .npz or .npy file or a folder of them, a mapping
+``{input: array}`` with samples along axis 0, and any sequence, iterable or callable of ``{input: array}``. One batch is
+alive at a time.
 """
 
 from __future__ import annotations
@@ -130,7 +131,8 @@ def open_data(
     Parameters
     ----------
     source : path, mapping, sequence, iterable or callable
-        - a folder of images (read with `recipe`), or one of .npz and .npy files;
+        - a folder of images (read with `recipe`), the shards that `process_images` made of one, or a folder of .npz
+          and .npy files;
         - an .npz file (key = input name) or an .npy file (models of one input). One dimension more than the input:
           samples along axis 0, each fed as it is; as many dimensions as the input: one sample. The key ``labels``
           may hold the true classes;
@@ -181,12 +183,13 @@ def _open_path(path: Path, inputs: Mapping[str, InputSpec], recipe: Recipe | str
         raise CalibrationError(f"{path}: cannot be listed: {error.strerror or error}") from None
     if not entries:
         raise CalibrationError(f"{path}: the folder is empty")
+    from quantkit.models.image_data import ImageStore, holds_shards
+
+    if holds_shards(path):  # asked first, because shards can be .npy files
+        return ImageStore(path, inputs, recipe)
     arrays = [entry for entry in entries if is_array_file(entry) and entry.is_file()]
     if arrays:
         return ArrayFolder(path, arrays, inputs)
-
-    from quantkit.models.image_data import ImageStore
-
     return ImageStore(path, inputs, recipe)
 
 

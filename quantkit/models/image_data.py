@@ -1,4 +1,4 @@
-"""An image folder as a model's input."""
+"""An image folder, or the shards made of one, as a model's input."""
 
 from __future__ import annotations
 
@@ -16,9 +16,18 @@ from quantkit.models.output_classes import load_structure
 from quantkit.models.runtime import ModelSource, describe_model
 
 if TYPE_CHECKING:
-    from quantkit.images import Recipe
+    from quantkit.images import ImageFolder, ImageShards, Recipe
 
 RECIPE_KEY = "quantkit.recipe"  # where a model's metadata_props keep how its images are prepared
+
+
+def holds_shards(path: Path) -> bool:
+    """Whether a folder holds the shards that `process_images` makes."""
+    if not (path / "index.json").is_file():  # before Pillow is loaded for nothing
+        return False
+    from quantkit.images import is_output
+
+    return is_output(path)
 
 
 def recipe_of(model: ModelSource) -> Recipe | None:
@@ -41,7 +50,7 @@ def recipe_of(model: ModelSource) -> Recipe | None:
 
 
 class ImageStore:
-    """The images of a folder, prepared by a recipe and batched to the model's batch size.
+    """The images of a folder, prepared by a recipe, or of its shards, batched to the model's batch size.
 
     A model that leaves its batch size free gets one image at a time. Images that cannot be read are left out and
     listed in `skipped`; the next readable ones fill their batch. What does not fill a last batch is left out, unless
@@ -50,11 +59,12 @@ class ImageStore:
     Raises
     ------
     CalibrationError
-        When the model has several inputs, there is no image, no recipe, or no image can be read.
+        When the model has several inputs, there is no image, no recipe or another one than that of the shards, or no
+        image can be read.
     """
 
     def __init__(self, path: Path, inputs: Mapping[str, InputSpec], recipe: Recipe | str | None) -> None:
-        from quantkit.images import PRESETS, ImageFolder, get_recipe
+        from quantkit.images import get_recipe
 
         self.where = str(path)
         self.notes: list[str] = []
@@ -66,22 +76,40 @@ class ImageStore:
             )
         self._name, self._spec = next(iter(inputs.items()))
         try:
-            # Without a recipe the folder is listed all the same: that it holds no image is the better answer.
-            self._folder = ImageFolder(path, "raw" if recipe is None else self._sized(get_recipe(recipe)))
+            self._images = self._open(path, None if recipe is None else self._sized(get_recipe(recipe)))
         except FormatError as error:
             raise CalibrationError(str(error)) from None
+        self.recipe = self._images.recipe
+        self.count = len(self._images)
+        self.has_labels = bool(self._images.classes)
+        self.class_count = len(self._images.classes) or None
+
+    def _open(self, path: Path, recipe: Recipe | None) -> ImageFolder | ImageShards:
+        from quantkit.images import PRESETS, ImageFolder, is_output, open_images
+
+        if is_output(path):
+            shards = open_images(path)
+            if recipe is not None and recipe.hash != shards.recipe.hash:
+                raise CalibrationError(
+                    f"{path}: its shards were made by the recipe {shards.recipe.name!r} ({shards.recipe.hash[:12]}), "
+                    f"but the model wants {recipe.name!r} ({recipe.hash[:12]}); make them anew with that one"
+                )
+            if not len(shards):
+                raise CalibrationError(f"{path}: its shards hold no image")
+            if shards.failed:
+                self.notes.append(f"{path}: {shards.failed} files could not be decoded when its shards were made")
+            return shards
+        # Without a recipe the folder is listed all the same: that it holds no image is the better answer.
+        folder = ImageFolder(path, "raw" if recipe is None else recipe)
         if recipe is None:
             raise CalibrationError(
                 f"{path}: how the model wants its images is not known: its metadata has no {RECIPE_KEY}; "
                 f"name a preset (--preset or preset=): {', '.join(PRESETS)}, or a recipe's .json file"
             )
-        self.recipe = self._folder.recipe
-        self.count = len(self._folder)
-        self.has_labels = bool(self._folder.classes)
-        self.class_count = len(self._folder.classes) or None
-        if self._folder.skipped:
-            why = ", ".join(f"{count} {reason}" for reason, count in sorted(self._folder.skipped.items()))
+        if folder.skipped:
+            why = ", ".join(f"{count} {reason}" for reason, count in sorted(folder.skipped.items()))
             self.notes.append(f"{path}: entries left out: {why}")
+        return folder
 
     def _sized(self, recipe: Recipe) -> Recipe:
         """Return the recipe for the height and width that the model fixes."""
@@ -98,7 +126,7 @@ class ImageStore:
 
     def pick(self, count: int, seed: int) -> NDArray[np.int64]:
         """Return `count` sorted image numbers, even over the classes, chosen by `seed`."""
-        return np.asarray(self._folder.sample(count, seed=seed), dtype=np.int64)
+        return np.asarray(self._images.sample(count, seed=seed), dtype=np.int64)
 
     def feeds(self, indices: Sequence[int]) -> Iterator[tuple[Feed, Labels]]:
         """Yield the images of the given numbers in batches, with their labels."""
@@ -111,7 +139,7 @@ class ImageStore:
             if image is None:
                 continue
             images.append(image)
-            labels.append(int(self._folder.labels[i]) if self.has_labels else -1)
+            labels.append(int(self._images.labels[i]) if self.has_labels else -1)
             if len(images) == size:
                 yield self._batch(images, labels)
                 yielded, images, labels = True, [], []
@@ -124,11 +152,11 @@ class ImageStore:
             raise CalibrationError(f"{self.where}: none of {len(indices)} images could be read; {first[0]}: {first[1]}")
 
     def _read(self, i: int) -> NDArray[Any] | None:
-        path = str(self._folder.paths[i])
+        path = str(self._images.paths[i])
         if path in self.skipped:
             return None
         try:
-            image = np.asarray(self._folder.read(i))
+            image = np.asarray(self._images.read(i))
         except (QuantkitError, OSError) as error:
             self.skipped[path] = str(error).removeprefix(f"{path}: ")
             return None
