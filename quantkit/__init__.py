@@ -34,6 +34,7 @@ _LAZY: dict[str, tuple[str, str]] = {
     "open_weights": ("quantkit.weights", "open_weights"),
     "dequantize_weights": ("quantkit.weights", "dequantize_weights"),
     "open_images": ("quantkit.images.opened", "open_images"),
+    "predict_images": ("quantkit.jobs.predict", "predict_images"),
     "process_images": ("quantkit.images.process", "process_images"),
     "read_image": ("quantkit.images.image_file", "read_image"),
     "write_image": ("quantkit.images.image_file", "write_image"),

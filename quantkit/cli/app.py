@@ -20,6 +20,7 @@ from quantkit.cli.doctor import PACKAGES, doctor
 from quantkit.cli.images import images
 from quantkit.cli.inspect import inspect
 from quantkit.cli.quantize import quantize
+from quantkit.cli.run import run as run_model
 from quantkit.cli.weights import weights
 from quantkit.errors import QuantkitError
 
@@ -45,7 +46,7 @@ def group() -> None:
     """
 
 
-for _command in (quantize, images, weights, compare, inspect, bench, doctor):
+for _command in (quantize, compare, images, run_model, weights, inspect, bench, doctor):
     group.add_command(_command)
 
 

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from quantkit.cli import options
-from quantkit.cli.console import note, say, say_json
+from quantkit.cli.console import say, say_json
+from quantkit.cli.rates import rates
 from quantkit.errors import InvalidArgument
 from quantkit.models import report_text as text
 
 if TYPE_CHECKING:
-    from quantkit.images import Recipe
     from quantkit.images.process import ProcessResult
     from quantkit.images.scan import ScanResult
 
@@ -76,13 +72,13 @@ def images(
 
     if output is None and not scan and preview is None:
         raise click.UsageError("give -o OUT, or --scan, or --preview FILE")
-    recipe, limit = _recipe(preset, changes), max_pixels or MAX_PIXELS
+    recipe, limit = options.make_recipe(preset, changes), max_pixels or MAX_PIXELS
     done: dict[str, Any] = {}
     code = 0
     if scan:
         from quantkit.images.scan import scan_images
 
-        with _rates() as tell:
+        with rates("files") as tell:
             found = scan_images(folder, streams=streams, max_pixels=limit, progress=tell)
         done["scan"] = found.to_dict()
         code = 1 if found.broken else 0
@@ -98,7 +94,7 @@ def images(
     if output is not None:
         from quantkit.images.process import process_images
 
-        with _rates() as tell:
+        with rates("files") as tell:
             result = process_images(
                 folder,
                 output,
@@ -118,20 +114,6 @@ def images(
     if as_json:
         say_json(done)
     return code
-
-
-def _recipe(preset: str, changes: dict[str, Any]) -> Recipe:
-    """Return the recipe of a name, a file, or a model that carries its own."""
-    from quantkit.images import get_recipe
-
-    if not preset.lower().endswith(".onnx"):
-        return get_recipe(preset, **changes)
-    from quantkit.models.image_data import RECIPE_KEY, recipe_of
-
-    found = recipe_of(preset)
-    if found is None:
-        raise InvalidArgument(f"--preset: {preset} has no {RECIPE_KEY} in its metadata")
-    return get_recipe(found, **changes)
 
 
 def describe(result: ProcessResult, source: str) -> list[str]:
@@ -207,31 +189,3 @@ def _range(given: str) -> tuple[int, int]:
     if not colon or not first.isdecimal() or not end.isdecimal():
         raise InvalidArgument(f"--shard-range: wanted A:B with whole numbers, got {given!r}")
     return int(first), int(end)
-
-
-@contextmanager
-def _rates() -> Iterator[Callable[[int, int, int], None]]:
-    """Show files done, images/s and MB/s: one line that changes on a terminal, a line every ten seconds elsewhere."""
-    live, every = sys.stderr.isatty(), 0.2 if sys.stderr.isatty() else 10.0
-    started = last = time.monotonic()
-    width = 0
-
-    def tell(done: int, failed: int, count: int) -> None:
-        nonlocal last, width
-        now = time.monotonic()
-        if now - last < every:
-            return
-        last = now
-        seconds = now - started
-        line = f"{done:,} files, {done / seconds:,.0f}/s, {count / 1e6 / seconds:,.1f} MB/s, {failed:,} failed"
-        if live:
-            print(f"\r{line:<{width}}", end="", file=sys.stderr, flush=True)
-            width = len(line)
-        else:
-            note(line)
-
-    try:
-        yield tell
-    finally:
-        if live and width:
-            print("\r" + " " * width + "\r", end="", file=sys.stderr, flush=True)

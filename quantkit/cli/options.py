@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from quantkit.errors import InvalidArgument
 from quantkit.models.agreement import Thresholds
+
+if TYPE_CHECKING:
+    from quantkit.images import Recipe
 
 _DEFAULT = Thresholds()
 
@@ -82,6 +86,26 @@ def recipe(default: str | None) -> Callable[[Callable[..., Any]], Callable[..., 
         )(command)
 
     return add
+
+
+def make_recipe(preset: str, changes: dict[str, Any]) -> Recipe:
+    """Return the recipe of `recipe`'s options: by name, from a file, or from a model that carries its own.
+
+    Raises
+    ------
+    InvalidArgument
+        For an unknown name or field, and a model without a recipe.
+    """
+    from quantkit.images import get_recipe
+
+    if not preset.lower().endswith(".onnx"):
+        return get_recipe(preset, **changes)
+    from quantkit.models.image_data import RECIPE_KEY, recipe_of
+
+    found = recipe_of(preset)
+    if found is None:
+        raise InvalidArgument(f"{preset} has no {RECIPE_KEY} in its metadata")
+    return get_recipe(found, **changes)
 
 
 streams = click.option(

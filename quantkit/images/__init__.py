@@ -4,7 +4,7 @@ from quantkit.images.decode import Decoded, decode_image
 from quantkit.images.folder import ImageFolder
 from quantkit.images.index import is_output
 from quantkit.images.opened import ImageShards, open_images
-from quantkit.images.pipeline import read_codes, read_values
+from quantkit.images.pipeline import look_up, read_codes, read_values
 from quantkit.images.presets import PRESETS, get_recipe, recipe_names
 from quantkit.images.process import ProcessResult, process_images
 from quantkit.images.recipe import Recipe
@@ -24,6 +24,7 @@ __all__ = [
     "decode_image",
     "get_recipe",
     "is_output",
+    "look_up",
     "open_images",
     "process_images",
     "read_codes",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from quantkit.images.decode import Decoded, Source
     from quantkit.images.recipe import Recipe
+
+_T = TypeVar("_T", bound=np.generic)
 
 
 def read_pixels(source: Source, recipe: Recipe, *, max_pixels: int = MAX_PIXELS) -> tuple[NDArray[np.uint8], Decoded]:
@@ -57,16 +59,16 @@ def read_values(source: Source, recipe: Recipe, *, max_pixels: int = MAX_PIXELS)
     return look_up(pixels.transpose(2, 0, 1), table)
 
 
-def look_up(codes: NDArray[np.uint8], table: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the value of each code, float32 of the shape of `codes`, (..., channels, height, width).
+def look_up(codes: NDArray[np.uint8], table: NDArray[_T]) -> NDArray[_T]:
+    """Return the value of each code, of the shape of `codes`, (..., channels, height, width), and the dtype of `table`.
 
     Parameters
     ----------
     codes : ndarray of uint8
-    table : ndarray of float32, shape (channels, 256)
+    table : ndarray, shape (channels, 256)
         As `Recipe.table` gives it.
     """
-    values = np.empty(codes.shape, np.float32)
+    values = np.empty(codes.shape, table.dtype)
     for channel, of_channel in enumerate(table):
         # "raise" would buffer the output
         np.take(of_channel, codes[..., channel, :, :], out=values[..., channel, :, :], mode="clip")

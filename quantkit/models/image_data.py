@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from quantkit.errors import CalibrationError, FormatError, ModelError, QuantkitError
 from quantkit.models.array_files import Labels
-from quantkit.models.inputs import Feed, InputSpec, check_shape, is_float
+from quantkit.models.image_input import ImageInput, sized_recipe
+from quantkit.models.inputs import Feed, InputSpec
 from quantkit.models.output_classes import load_structure
 from quantkit.models.runtime import ModelSource, describe_model
 
@@ -49,6 +50,49 @@ def recipe_of(model: ModelSource) -> Recipe | None:
         raise ModelError(f"{describe_model(model)}: {RECIPE_KEY} in its metadata cannot be read: {error}") from None
 
 
+def open_source(path: Path, recipe: Recipe | None) -> ImageFolder | ImageShards:
+    """Open a folder of images, or of shards.
+
+    Raises
+    ------
+    CalibrationError
+        When there is no recipe, or shards were made by another one.
+    FormatError
+        When there is no image.
+    """
+    from quantkit.images import PRESETS, ImageFolder, is_output, open_images
+
+    if is_output(path):
+        shards = open_images(path)
+        if recipe is not None and recipe.hash != shards.recipe.hash:
+            raise CalibrationError(
+                f"{path}: its shards were made by the recipe {shards.recipe.name!r} ({shards.recipe.hash[:12]}), "
+                f"but the model wants {recipe.name!r} ({recipe.hash[:12]}); make them anew with that one"
+            )
+        if not len(shards):
+            raise CalibrationError(f"{path}: its shards hold no image")
+        return shards
+    # Without a recipe the folder is listed all the same: that it holds no image is the better answer.
+    folder = ImageFolder(path, "raw" if recipe is None else recipe)
+    if recipe is None:
+        raise CalibrationError(
+            f"{path}: how the model wants its images is not known: its metadata has no {RECIPE_KEY}; "
+            f"name a preset (--preset or preset=): {', '.join(PRESETS)}, or a recipe's .json file"
+        )
+    return folder
+
+
+def source_notes(images: ImageFolder | ImageShards, where: str) -> list[str]:
+    """Return what the user should hear about files that take no part."""
+    from quantkit.images import ImageShards
+
+    if isinstance(images, ImageShards):
+        failed = images.failed
+        return [f"{where}: {failed} files could not be decoded when its shards were made"] if failed else []
+    why = ", ".join(f"{count} {reason}" for reason, count in sorted(images.skipped.items()))
+    return [f"{where}: entries left out: {why}"] if why else []
+
+
 class ImageStore:
     """The images of a folder, prepared by a recipe, or of its shards, batched to the model's batch size.
 
@@ -74,55 +118,22 @@ class ImageStore:
                 f"{path}: a folder of images feeds one input, but the model has {len(inputs)} "
                 f"({', '.join(map(repr, inputs))}); give an .npz file with one key for each"
             )
-        self._name, self._spec = next(iter(inputs.items()))
+        spec = next(iter(inputs.values()))
+        wanted = None if recipe is None else get_recipe(recipe)
+        sized = None if wanted is None else sized_recipe(spec, wanted)
+        if sized is not None and sized != wanted:
+            height, width = sized.output_size or (0, 0)
+            self.notes.append(f"the recipe {sized.name!r} was set to the model's {height} x {width} pixels")
         try:
-            self._images = self._open(path, None if recipe is None else self._sized(get_recipe(recipe)))
+            self._images = open_source(path, sized)
         except FormatError as error:
             raise CalibrationError(str(error)) from None
         self.recipe = self._images.recipe
+        self.notes += source_notes(self._images, str(path))
+        self._input = ImageInput(spec, self.recipe)
         self.count = len(self._images)
         self.has_labels = bool(self._images.classes)
         self.class_count = len(self._images.classes) or None
-
-    def _open(self, path: Path, recipe: Recipe | None) -> ImageFolder | ImageShards:
-        from quantkit.images import PRESETS, ImageFolder, is_output, open_images
-
-        if is_output(path):
-            shards = open_images(path)
-            if recipe is not None and recipe.hash != shards.recipe.hash:
-                raise CalibrationError(
-                    f"{path}: its shards were made by the recipe {shards.recipe.name!r} ({shards.recipe.hash[:12]}), "
-                    f"but the model wants {recipe.name!r} ({recipe.hash[:12]}); make them anew with that one"
-                )
-            if not len(shards):
-                raise CalibrationError(f"{path}: its shards hold no image")
-            if shards.failed:
-                self.notes.append(f"{path}: {shards.failed} files could not be decoded when its shards were made")
-            return shards
-        # Without a recipe the folder is listed all the same: that it holds no image is the better answer.
-        folder = ImageFolder(path, "raw" if recipe is None else recipe)
-        if recipe is None:
-            raise CalibrationError(
-                f"{path}: how the model wants its images is not known: its metadata has no {RECIPE_KEY}; "
-                f"name a preset (--preset or preset=): {', '.join(PRESETS)}, or a recipe's .json file"
-            )
-        if folder.skipped:
-            why = ", ".join(f"{count} {reason}" for reason, count in sorted(folder.skipped.items()))
-            self.notes.append(f"{path}: entries left out: {why}")
-        return folder
-
-    def _sized(self, recipe: Recipe) -> Recipe:
-        """Return the recipe for the height and width that the model fixes."""
-        spec = self._spec
-        if spec.rank not in (3, 4):
-            return recipe
-        channels, height, width = (spec.fixed(axis) for axis in range(spec.rank - 3, spec.rank))
-        if channels != recipe.channels and width == recipe.channels:
-            channels, height, width = width, channels, height  # channels last
-        if height is None or width is None or recipe.output_size == (height, width):
-            return recipe
-        self.notes.append(f"the recipe {recipe.name!r} was set to the model's {height} x {width} pixels")
-        return recipe.with_output_size(height, width)
 
     def pick(self, count: int, seed: int) -> NDArray[np.int64]:
         """Return `count` sorted image numbers, even over the classes, chosen by `seed`."""
@@ -130,7 +141,7 @@ class ImageStore:
 
     def feeds(self, indices: Sequence[int]) -> Iterator[tuple[Feed, Labels]]:
         """Yield the images of the given numbers in batches, with their labels."""
-        size = (self._spec.fixed(0) or 1) if self._spec.rank == 4 else 1
+        size = self._input.batch or 1
         images: list[NDArray[Any]] = []
         labels: list[int] = []
         yielded = False
@@ -156,51 +167,12 @@ class ImageStore:
         if path in self.skipped:
             return None
         try:
-            image = np.asarray(self._images.read(i))
+            codes = self._images.read_codes(i)
         except (QuantkitError, OSError) as error:
             self.skipped[path] = str(error).removeprefix(f"{path}: ")
             return None
-        return self._fit(image, path)
-
-    def _fit(self, image: NDArray[Any], path: str) -> NDArray[Any]:
-        """Lay the image out as the input wants it, without the batch axis, in the input's dtype."""
-        spec, shape = self._spec, image.shape
-        layouts = [image, image.transpose(1, 2, 0)]
-        if spec.rank == 2 and shape[0] == 1:
-            layouts = [image[0]]
-        batched = spec.rank == 4
-        for candidate in layouts:
-            full = ((spec.fixed(0) or 1), *candidate.shape) if batched else candidate.shape
-            if spec.rank in (None, len(full)) and all(
-                spec.shape is None or spec.fixed(axis) in (None, length) for axis, length in enumerate(full)
-            ):
-                return self._cast(candidate, path)
-        where = f"{path}, prepared by the recipe {self.recipe.name!r}"
-        check_shape(spec, image.dtype, ((spec.fixed(0) or 1) if batched else 1, *shape), where)
-        raise CalibrationError(f"{where}: input {spec.name!r} wants {spec}, which is no image")
-
-    def _cast(self, image: NDArray[Any], path: str) -> NDArray[Any]:
-        wanted = self._spec.dtype
-        if is_float(wanted):
-            floats: NDArray[Any] = image.astype(wanted)
-            return floats
-        pixels = np.rint(image)
-        if wanted == np.uint8 and np.array_equal(pixels, image) and image.min() >= 0 and image.max() <= 255:
-            codes: NDArray[Any] = pixels.astype(np.uint8)
-            return codes
-        raise CalibrationError(
-            f"{path}: input {self._name!r} wants {self._spec}, but the recipe {self.recipe.name!r} gives real numbers"
-            f" from {float(image.min()):.3g} to {float(image.max()):.3g}; use one that leaves pixels as they are"
-        )
+        return self._input.prepare(codes, path)
 
     def _batch(self, images: list[NDArray[Any]], labels: list[int]) -> tuple[Feed, Labels]:
-        try:
-            array = np.stack(images) if self._spec.rank in (None, 4) else images[0]
-        except ValueError:
-            shapes = ", ".join(str(list(shape)) for shape in dict.fromkeys(image.shape for image in images))
-            raise CalibrationError(
-                f"{self.where}: input {self._name!r} wants {len(images)} images at once, but the recipe "
-                f"{self.recipe.name!r} gives different sizes: {shapes}"
-            ) from None
         truth = np.asarray(labels, dtype=np.int32) if self.has_labels else None
-        return {self._name: np.ascontiguousarray(array)}, truth
+        return self._input.feed(images, self.where), truth

@@ -7,7 +7,7 @@ from PIL import Image
 from small_models import linear, model
 
 from quantkit.errors import CalibrationError, InvalidArgument, ModelError
-from quantkit.images import Recipe
+from quantkit.images import Recipe, process_images
 from quantkit.models.data import InputSpec, open_data
 from quantkit.models.image_data import RECIPE_KEY, recipe_of
 
@@ -86,7 +86,7 @@ def test_uint8_inputs_take_plain_pixels_only(folder):
     feed = next(iter(open_data(folder, [spec], recipe=PLAIN)))["image"]
     assert (feed.dtype, feed[0, 2, 0, 0]) == (np.uint8, 255)
     with pytest.raises(
-        CalibrationError, match=r"gives real numbers from 0 to 0\.996; use one that leaves pixels as they are"
+        CalibrationError, match=r"gives real numbers from 0 to 1; use one that leaves pixels as they are"
     ):
         list(open_data(folder, [spec], recipe=PLAIN.replace(divide=255)))
 
@@ -191,3 +191,33 @@ def test_recipe_in_the_metadata():
     assert recipe_of(linear(np.ones((4, 3)))) is None
     with pytest.raises(ModelError, match=r"the given model: quantkit\.recipe in its metadata cannot be read: "):
         recipe_of(with_recipe("{"))
+
+
+@pytest.mark.parametrize("form", ["safetensors", "npy"])
+def test_shards_feed_what_their_folder_feeds(folder, tmp_path, form):
+    (folder / "b" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n")
+    process_images(folder, tmp_path / "shards", preset=PLAIN, shard_size=4, format=form)
+    a, b = (open_data(where, [NCHW], recipe=PLAIN) for where in (folder, tmp_path / "shards"))
+    assert (len(a), len(b)) == (7, 6)
+    assert b.class_count == 2
+    assert b.notes == [f"{tmp_path / 'shards'}: 1 files could not be decoded when its shards were made"]
+    for (x, label), (y, same) in zip(a.labelled(), b.labelled(), strict=True):
+        np.testing.assert_array_equal(x["image"], y["image"])
+        assert label.tolist() == same.tolist()
+    # Their own recipe is enough.
+    assert reds(open_data(tmp_path / "shards", [NCHW])) == reds(b)
+    assert [len(part) for part in b.split(at_least=2)] == [4, 2]
+
+
+def test_shards_of_another_recipe_are_refused(folder, tmp_path):
+    process_images(folder, tmp_path / "shards", preset=PLAIN)
+    with pytest.raises(
+        CalibrationError, match=r"its shards were made by the recipe 'plain' \(\w{12}\), but the model wants 'unit'"
+    ):
+        open_data(tmp_path / "shards", [NCHW], recipe="unit")
+
+
+def test_shards_that_are_not_complete(folder, tmp_path):
+    process_images(folder, tmp_path / "shards", preset=PLAIN, shard_size=4, shard_range=(0, 1))
+    with pytest.raises(CalibrationError, match="is not complete yet"):
+        open_data(tmp_path / "shards", [NCHW], recipe=PLAIN)
