@@ -5,9 +5,10 @@ Importing it needs NumPy alone. The jobs (`quantize_model` and others) load onnx
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from quantkit import cpu, errors, ops
+from quantkit._version import own_version as _own_version
 from quantkit.qparams import QDType, QParams, choose_qparams, qint8, quint8
 from quantkit.storage import Array, ByteStorage, QUInt8Storage
 from quantkit.tensor import (
@@ -23,43 +24,86 @@ from quantkit.tensor import (
     randint,
 )
 
-# Names that load a heavier part of the house on first use: name -> (module, attribute).
-_LAZY: dict[str, tuple[str, str]] = {
-    "compare_models": ("quantkit.jobs.compare", "compare_models"),
-    "inspect_model": ("quantkit.jobs.inspect", "inspect_model"),
-    "load": ("quantkit.files", "load"),
-    "save": ("quantkit.files", "save"),
-    "quantize_model": ("quantkit.models.quantizer", "quantize_model"),
-    "quantize_weights": ("quantkit.weights", "quantize_weights"),
-    "open_weights": ("quantkit.weights", "open_weights"),
-    "dequantize_weights": ("quantkit.weights", "dequantize_weights"),
-    "open_images": ("quantkit.images.opened", "open_images"),
-    "predict_images": ("quantkit.jobs.predict", "predict_images"),
-    "process_images": ("quantkit.images.process", "process_images"),
-    "read_image": ("quantkit.images.image_file", "read_image"),
-    "write_image": ("quantkit.images.image_file", "write_image"),
+if TYPE_CHECKING:
+    from quantkit.files import load, save
+    from quantkit.images.image_file import read_image, write_image
+    from quantkit.images.opened import open_images
+    from quantkit.images.process import process_images
+    from quantkit.jobs.compare import compare_models
+    from quantkit.jobs.inspect import inspect_model
+    from quantkit.jobs.predict import predict_images
+    from quantkit.models.quantizer import quantize_model
+    from quantkit.weights import dequantize_weights, open_weights, quantize_weights
+
+    __version__: str
+
+# The same names at run time: each loads its part of the house on first use. Name -> module.
+_LAZY = {
+    "compare_models": "quantkit.jobs.compare",
+    "dequantize_weights": "quantkit.weights",
+    "inspect_model": "quantkit.jobs.inspect",
+    "load": "quantkit.files",
+    "open_images": "quantkit.images.opened",
+    "open_weights": "quantkit.weights",
+    "predict_images": "quantkit.jobs.predict",
+    "process_images": "quantkit.images.process",
+    "quantize_model": "quantkit.models.quantizer",
+    "quantize_weights": "quantkit.weights",
+    "read_image": "quantkit.images.image_file",
+    "save": "quantkit.files",
+    "write_image": "quantkit.images.image_file",
 }
 
-__all__ = ["Array", "ByteStorage", "QTensor", "QUInt8Storage"]
-__all__ += ["as_tensor", "conv2d", "empty", "from_buffer", "from_dlpack", "from_numpy", "full", "quantize", "randint"]
-__all__ += ["QDType", "QParams", "choose_qparams", "cpu", "errors", "ops", "qint8", "quint8"]
-__all__ += list(_LAZY)
+__all__ = [
+    "Array",
+    "ByteStorage",
+    "QDType",
+    "QParams",
+    "QTensor",
+    "QUInt8Storage",
+    "as_tensor",
+    "choose_qparams",
+    "compare_models",
+    "conv2d",
+    "cpu",
+    "dequantize_weights",
+    "empty",
+    "errors",
+    "from_buffer",
+    "from_dlpack",
+    "from_numpy",
+    "full",
+    "inspect_model",
+    "load",
+    "open_images",
+    "open_weights",
+    "ops",
+    "predict_images",
+    "process_images",
+    "qint8",
+    "quantize",
+    "quantize_model",
+    "quantize_weights",
+    "quint8",
+    "randint",
+    "read_image",
+    "save",
+    "write_image",
+]
 
+if not TYPE_CHECKING:  # a checker must not take every name for granted
 
-def __getattr__(name: str) -> Any:
-    if name in _LAZY:
-        from importlib import import_module
+    def __getattr__(name: str) -> Any:
+        if name in _LAZY:
+            from importlib import import_module
 
-        module, attribute = _LAZY[name]
-        value = getattr(import_module(module), attribute)
-    elif name == "__version__":
-        from importlib.metadata import version
-
-        value = version("quantkit")
-    else:
-        raise AttributeError(f"module 'quantkit' has no attribute {name!r}")
-    globals()[name] = value
-    return value
+            value = getattr(import_module(_LAZY[name]), name)
+        elif name == "__version__":
+            value = _own_version()
+        else:
+            raise AttributeError(f"module 'quantkit' has no attribute {name!r}")
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

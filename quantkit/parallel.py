@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from quantkit.cpu import num_threads
 from quantkit.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -20,11 +20,6 @@ R = TypeVar("R")
 
 class _NotBegun(Exception):
     pass
-
-
-def usable_cpus() -> int:
-    """Number of CPUs that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @overload
@@ -74,7 +69,7 @@ def ordered_map(
         The first error, in the order of the items; items that have not begun never do, and those that run are waited
         for. The same happens when the caller stops iterating.
     """
-    count = usable_cpus() if workers is None else workers
+    count = num_threads() if workers is None else workers
     ahead = count + 1 if in_flight is None else in_flight
     if count < 1 or ahead < 1:
         raise InvalidArgument(f"wanted at least one worker and one item in flight, got {count} and {ahead}")

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from quantkit.errors import InvalidArgument
-from quantkit.parallel import ordered_map, usable_cpus
+from quantkit.parallel import ordered_map
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8, None])
@@ -114,7 +114,3 @@ def test_stopping_early_leaves_no_thread():
 def test_wrong_numbers_are_refused_at_the_call(wrong):
     with pytest.raises(InvalidArgument, match="at least one worker and one item in flight"):
         ordered_map(str, [1], **wrong)
-
-
-def test_usable_cpus():
-    assert usable_cpus() >= 1

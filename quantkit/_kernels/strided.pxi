@@ -76,7 +76,8 @@ cdef class ArrayBase:
             if mul_overflow(size, self._type.itemsize, &total):
                 raise OutOfMemory(f"shape {shape} of {self._type.name} is more than this machine can address")
             if size:
-                high = offset + self._type.itemsize
+                if offset < 0 or add_overflow(offset, self._type.itemsize, &high):
+                    raise StorageError(f"wanted an offset from 0 within the storage, got {offset}")
                 for i in range(ndim):
                     end = &low if dims[ndim + i] < 0 else &high
                     if mul_overflow(dims[i] - 1, dims[ndim + i], &reach) or add_overflow(end[0], reach, end):

@@ -8,11 +8,11 @@ import sys
 import threading
 import traceback
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, version
 from types import FrameType
 
 import click
 
+from quantkit._version import own_version
 from quantkit.cli.bench import bench
 from quantkit.cli.compare import compare
 from quantkit.cli.console import fail, flush
@@ -26,14 +26,6 @@ from quantkit.errors import QuantkitError
 
 INTERRUPTED = 130
 TERMINATED = 143
-
-
-def own_version() -> str:
-    """Return the installed version of quantkit."""
-    try:
-        return version("quantkit")
-    except PackageNotFoundError:
-        return "unknown (run from a source folder)"
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

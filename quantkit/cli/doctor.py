@@ -60,7 +60,7 @@ def examine() -> dict[str, Any]:
             "instruction_sets": list(cpu.isas()),
             "in_use": cpu.active_isa(),
             "forced": os.environ.get("QUANTKIT_ISA"),
-            "usable_cpus": _usable_cpus(),
+            "usable_cpus": cpu.usable_cpus(),
         },
         "libraries": versions,
         "optional": {name: {"version": _version(name), "for": use} for name, use in OPTIONAL.items()},
@@ -91,13 +91,6 @@ def _cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def _usable_cpus() -> int:
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # no Linux
-        return os.cpu_count() or 1
 
 
 def describe(found: dict[str, Any]) -> list[str]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from quantkit.cpu import num_threads
 from quantkit.errors import FormatError, InvalidArgument
 from quantkit.images.decode import MAX_PIXELS, shown
 from quantkit.images.index import Index, write_index, write_manifest
@@ -21,7 +22,7 @@ from quantkit.images.output import begin, finished_lines, locked, start
 from quantkit.images.pipeline import read_pixels
 from quantkit.images.presets import get_recipe
 from quantkit.images.shards import FORMATS, Shard
-from quantkit.parallel import ordered_map, usable_cpus
+from quantkit.parallel import ordered_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -198,7 +199,7 @@ def process_images(
             shard_range=shard_range,
             progress=progress,
         )
-        run.run(streams or usable_cpus())
+        run.run(streams or num_threads())
         complete = run.complete()
     seconds = time.perf_counter() - started
     return ProcessResult(

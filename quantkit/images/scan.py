@@ -8,12 +8,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from quantkit.cpu import num_threads
 from quantkit.errors import FormatError
 from quantkit.images.decode import MAX_PIXELS, decode_image, shown
 from quantkit.images.image_file import SUFFIX_FORMATS
 from quantkit.images.listing import Listing
 from quantkit.images.walk import PathTable
-from quantkit.parallel import ordered_map, usable_cpus
+from quantkit.parallel import ordered_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,7 +129,7 @@ def scan_images(
             else:
                 result.skipped[entry.skipped] += 1
 
-    workers = streams or usable_cpus()
+    workers = streams or num_threads()
     for file in ordered_map(lambda e: look(e.path, e.label), images(), workers=workers, in_flight=8 * workers):
         result.images += 1
         result.bytes += file.size

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from quantkit.cpu import num_threads
 from quantkit.errors import FormatError, InvalidArgument, ModelError
 from quantkit.files import check_output
 from quantkit.images import ImageShards, is_output, open_images, read_codes
@@ -23,7 +24,7 @@ from quantkit.jobs.predictions import FORMATS, Row, open_writer
 from quantkit.models.image_data import RECIPE_KEY, recipe_of
 from quantkit.models.image_input import ImageInput, sized_recipe
 from quantkit.models.runtime import ModelSource, Session, describe_model, open_session
-from quantkit.parallel import ordered_map, usable_cpus
+from quantkit.parallel import ordered_map
 
 if TYPE_CHECKING:
     from quantkit.images import Recipe
@@ -157,7 +158,7 @@ def predict_images(
         raise InvalidArgument(f"batch: the model takes {size} at once, got {batch}")
     if recipe.output_size is None and fit.batch is None:
         size = 1  # images of any size, one at a time
-    workers = streams or usable_cpus()
+    workers = streams or num_threads()
     result = PredictResult(describe_model(model), None if output is None else os.fspath(output), recipe)
     items, classes = _items(images, shards, fit, workers, size, max_pixels)
     with ExitStack() as stack:

@@ -41,7 +41,7 @@ def quantize_linear(
     axis: int | None = None,
     dtype: DTypeLike | None = None,
     out: Any = None,
-) -> Any:
+) -> NDArray[Any]:
     """Quantize real values: ``saturate(round_half_even(x / scale) + zero_point)``.
 
     Parameters
@@ -72,7 +72,7 @@ def quantize_linear(
         Naming what was wanted and what came.
     """
     if axis is None:  # the common call: one number for all, checked and run in one go
-        y = out if dtype is None else None
+        y: NDArray[Any] | None = out if dtype is None else None
         if out is None and type(x) is np.ndarray:
             y = np.empty_like(x, dtype=_U8 if dtype is None else as_qdtype(dtype).codes, subok=False)
         if y is not None and _plain(x, y, scale, zero_point):
@@ -86,15 +86,12 @@ def quantize_linear(
     else:
         qdtype = qint8 if getattr(zero_point, "dtype", None) == np.int8 else quint8
     scale, zero_point, index = parameters(verb, x.shape, scale, zero_point, axis, qdtype)
-    if out is None:
-        y = np.empty_like(x, dtype=qdtype.codes, subok=False)
-    else:
-        y = out
-        if getattr(y, "dtype", None) != qdtype.codes:
-            _out_is_bf16(y, verb, qdtype.codes.name, (qdtype.codes.name,))
-    if not _affine(x, y, scale, zero_point, index, is_bf16):
-        _affine(x.copy(), y, scale, zero_point, index, is_bf16)
-    return y
+    codes: NDArray[Any] = np.empty_like(x, dtype=qdtype.codes, subok=False) if out is None else out
+    if getattr(codes, "dtype", None) != qdtype.codes:
+        _out_is_bf16(codes, verb, qdtype.codes.name, (qdtype.codes.name,))
+    if not _affine(x, codes, scale, zero_point, index, is_bf16):
+        _affine(x.copy(), codes, scale, zero_point, index, is_bf16)
+    return codes
 
 
 def dequantize_linear(
@@ -104,7 +101,7 @@ def dequantize_linear(
     *,
     axis: int | None = None,
     out: Any = None,
-) -> Any:
+) -> NDArray[Any]:
     """Return the real values of codes: ``(q - zero_point) * scale``.
 
     Parameters
@@ -131,7 +128,9 @@ def dequantize_linear(
         Naming what was wanted and what came.
     """
     if axis is None:  # the common call: one number for all, checked and run in one go
-        y = np.empty_like(q, dtype=_F32, subok=False) if out is None and type(q) is np.ndarray else out
+        y: NDArray[Any] | None = out
+        if out is None and type(q) is np.ndarray:
+            y = np.empty_like(q, dtype=_F32, subok=False)
         if y is not None and _plain(q, y, scale, zero_point):
             return y
     verb = "dequantize_linear"
@@ -140,16 +139,13 @@ def dequantize_linear(
     if real.name not in ("float16", "bfloat16"):
         real = _F32
     scale, zero_point, index = parameters(verb, q.shape, scale, zero_point, axis, _QDTYPES.get(q.dtype))
-    if out is None:
-        out = np.empty_like(q, dtype=real, subok=False)
-    elif getattr(out, "dtype", None) != _F32:
-        reals = ("float16", "bfloat16", "float32", "float64")
-        _out_is_bf16(out, verb, "float16, bfloat16, float32 or float64", reals)
-    is_bf16 = out.dtype.name == "bfloat16" if out.dtype != _F32 else False
-    y = out.view(np.uint16) if is_bf16 else out
-    if not _affine(q, y, scale, zero_point, index, False, is_bf16):
-        _affine(q.copy(), y, scale, zero_point, index, False, is_bf16)
-    return out
+    values: NDArray[Any] = np.empty_like(q, dtype=real, subok=False) if out is None else out
+    reals = ("float16", "bfloat16", "float32", "float64")
+    is_bf16 = _out_is_bf16(values, verb, "float16, bfloat16, float32 or float64", reals)
+    stored = values.view(np.uint16) if is_bf16 else values
+    if not _affine(q, stored, scale, zero_point, index, False, is_bf16):
+        _affine(q.copy(), stored, scale, zero_point, index, False, is_bf16)
+    return values
 
 
 def dynamic_quantize_linear(x: Any) -> tuple[NDArray[np.uint8], np.float32, np.uint8]:

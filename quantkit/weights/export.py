@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quantkit import ops
+from quantkit.cpu import num_threads
 from quantkit.errors import InvalidArgument
 from quantkit.files import DTYPES, check_output, plan_tensors, resumable_write
-from quantkit.parallel import ordered_map, usable_cpus
+from quantkit.parallel import ordered_map
 from quantkit.weights.opened import Weights, open_weights
 from quantkit.weights.passes import parts, to_float
 from quantkit.weights.rules import FLOATS, Grid
@@ -60,7 +61,7 @@ def dequantize_weights(
     """
     if dtype is not None and dtype not in FLOATS:
         raise InvalidArgument(f"dtype must be one of {', '.join(FLOATS)}, got {dtype!r}")
-    count = usable_cpus() if streams is None else streams
+    count = num_threads() if streams is None else streams
     if not isinstance(count, int) or count < 1:
         raise InvalidArgument(f"streams must be an integer >= 1, got {streams!r}")
     real = check_output(output)

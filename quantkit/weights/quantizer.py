@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from quantkit.cpu import num_threads
 from quantkit.errors import FormatError, InvalidArgument, OutputError
 from quantkit.files import ResumableFile, TensorLayout, check_output, open_tensors, plan_tensors, resumable_write
-from quantkit.parallel import ordered_map, usable_cpus
+from quantkit.parallel import ordered_map
 from quantkit.weights import passes
 from quantkit.weights.batch import find_batch, quantize_batch
 from quantkit.weights.result import TensorRow, WeightsBatch, WeightsResult
@@ -326,7 +327,7 @@ def quantize_weights(
         When the output cannot be written; nothing is left under its name.
     """
     options = Options.check(dtype, granularity, axis, block, symmetric, include, exclude, drop, min_elements)
-    count = usable_cpus() if streams is None else streams
+    count = num_threads() if streams is None else streams
     if not isinstance(count, int) or count < 1:
         raise InvalidArgument(f"streams must be an integer >= 1, got {streams!r}")
     files = find_batch(source)
