@@ -73,14 +73,6 @@ def _first_bad(mask: NDArray[np.bool_]) -> str:
     return "" if mask.ndim == 0 else f" at channel {int(np.flatnonzero(mask)[0])}"
 
 
-def check_scale(scale: NDArray[np.float32], where: str = "scale") -> None:
-    """Raise `InvalidQParams`, naming the channel, unless every scale is finite and > 0."""
-    bad = ~((scale > 0) & np.isfinite(scale))
-    if bad.any():
-        value = scale if scale.ndim == 0 else scale[bad][0]
-        raise InvalidQParams(f"{where} must be finite and > 0, got {float(value)}{_first_bad(bad)}")
-
-
 def check_zero_point(zero_point: NDArray[Any], dtype: QDType, where: str = "zero_point") -> None:
     """Raise `InvalidQParams`, naming the channel, unless every zero point suits the codes of `dtype`.
 
@@ -110,7 +102,11 @@ def as_scale(scale: ArrayLike, where: str = "scale") -> NDArray[np.float32]:
         raise InvalidQParams(f"{where} must be a real number or an array of them, got {scale!r}") from None
     if floats.ndim > 1:
         raise InvalidQParams(f"{where} must be 0-d or 1-d, got shape {floats.shape}")
-    check_scale(floats, where)
+    bad = ~((floats > 0) & np.isfinite(floats))
+    if bad.any():
+        given, rounded = (float(v if v.ndim == 0 else v[bad][0]) for v in (array, floats))
+        note = "" if given == rounded or np.isnan(given) else f" ({rounded} in float32)"
+        raise InvalidQParams(f"{where} must be finite and > 0, got {given}{note}{_first_bad(bad)}")
     return floats
 
 
@@ -238,10 +234,13 @@ def choose_qparams(
         When a bound is not finite, or low > high; names the channel.
     """
     qdtype = as_qdtype(dtype)
-    lo, hi = (np.asarray(v, dtype=np.float64) for v in (low, high))
+    try:
+        lo, hi = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (low, high)))
+    except (TypeError, ValueError):
+        raise InvalidQParams(f"wanted two real numbers or two arrays of one length, got {low!r} and {high!r}") from None
     bad = ~(np.isfinite(lo) & np.isfinite(hi) & (lo <= hi))
     if np.any(bad):
-        lo_bad, hi_bad = (np.broadcast_to(v, bad.shape)[bad].flat[0] for v in (lo, hi))
+        lo_bad, hi_bad = (v[bad].flat[0] for v in (lo, hi))
         raise InvalidQParams(f"wanted a finite range with low <= high, got [{lo_bad}, {hi_bad}]{_first_bad(bad)}")
     low32, high32 = (np.clip(v, -_HUGE, _HUGE).astype(np.float32) for v in (np.minimum(lo, 0), np.maximum(hi, 0)))
     if symmetric:
@@ -258,4 +257,10 @@ def choose_qparams(
         zero_point = np.full(scale.shape, 128 if qdtype is quint8 else 0, np.int32)
     else:
         zero_point = np.clip(np.rint(qdtype.qmin - low32 / scale), qdtype.qmin, qdtype.qmax).astype(np.int32)
-    return QParams(scale, zero_point, axis)
+    # Where the width nearly fills float32, rounding the zero point must not carry the lowest or highest code beyond it.
+    farthest = np.maximum(zero_point - qdtype.qmin, qdtype.qmax - zero_point).astype(np.float32)
+    with np.errstate(over="ignore"):
+        scale = np.where(
+            np.isfinite(scale * farthest), scale, np.nextafter(np.float32(_HUGE) / farthest, np.float32(0))
+        )
+    return QParams(scale.astype(np.float32), zero_point, axis)

@@ -11,6 +11,14 @@ from quantkit.errors import InvalidDType, InvalidQParams, ShapeMismatch
 from quantkit.qparams import QDType, as_scale, as_zero_point, check_zero_point
 
 
+def as_array(x: Any, verb: str, name: str) -> np.ndarray[Any, Any]:
+    """Return `x` as an ndarray; what NumPy cannot read, ragged lists among it, is one clear error."""
+    try:
+        return np.asarray(x)
+    except (TypeError, ValueError) as error:
+        raise InvalidDType(f"{verb}: {name} cannot be read as an array: {error}") from None
+
+
 def as_floats(x: Any, verb: str) -> tuple[Any, bool]:
     """Return `x` as an array of a float dtype, and whether it is bfloat16 (then as a uint16 view).
 
@@ -18,7 +26,7 @@ def as_floats(x: Any, verb: str) -> tuple[Any, bool]:
     """
     if type(x) is not np.ndarray:
         plain = isinstance(x, (int, float, list, tuple))
-        x = np.asarray(x)
+        x = as_array(x, verb, "x")
         if plain and x.dtype.kind in "iuf":
             x = x.astype(np.float32)
     dtype = x.dtype
@@ -32,7 +40,7 @@ def as_floats(x: Any, verb: str) -> tuple[Any, bool]:
 def as_codes(q: Any, verb: str) -> np.ndarray[Any, Any]:
     """Return `q` as a uint8, int8 or int32 array."""
     if type(q) is not np.ndarray:
-        q = np.asarray(q)
+        q = as_array(q, verb, "q")
     if q.dtype.kind not in "iu" or (q.dtype.kind, q.dtype.itemsize) not in {("u", 1), ("i", 1), ("i", 4)}:
         raise InvalidDType(f"{verb}: q must be uint8, int8 or int32, got {q.dtype}")
     codes: np.ndarray[Any, Any] = q if q.dtype.isnative else q.astype(q.dtype.newbyteorder("="))
