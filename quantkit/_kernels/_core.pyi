@@ -145,7 +145,7 @@ class PackedTaps:
         group: int,
         form: str,
         order: Any = None,
-        columns: bool = False,
+        square: int = 0,
     ) -> None: ...
 
 class ConvPlan:

@@ -10,7 +10,7 @@ cdef extern from "qk_conv.h" nogil:
         int64_t kernel[3]
         int form
         const qk_packed_matmul *packed
-        int columns
+        int square
         const int32_t *order
     ctypedef struct qk_conv_call:
         const uint8_t *x
@@ -49,8 +49,8 @@ cdef class PackedTaps:
         What K runs over: taps times channels padded to a multiple of 4; taps times channels; the taps in `order`.
     order : C-contiguous buffer of int32, for "depthwise"
         The tap of each row, -1 for none; its length is a multiple of 4.
-    columns : bool
-        Whether `order` is that of 3 columns of 3 taps, each with a gap after it.
+    square : int
+        3 or 5 where `order` is the one that the kernels of whole rows want, else 0.
     """
 
     cdef qk_packed_conv c
@@ -60,7 +60,7 @@ cdef class PackedTaps:
     cdef readonly bint is_signed
     cdef readonly size_t nbytes
 
-    def __cinit__(self, matrices, tuple kernel, int64_t channels, int64_t group, str form, order=None, bint columns=False):
+    def __cinit__(self, matrices, tuple kernel, int64_t channels, int64_t group, str form, order=None, int square=0):
         cdef const int32_t[::1] taps
         cdef PackedMatmul p
         cdef int i
@@ -86,7 +86,7 @@ cdef class PackedTaps:
             check_length("order", taps.shape[0], (self.groups[0].k + 3) // 4 * 4)
             self.order_held = order
             self.c.order = &taps[0]
-            self.c.columns = columns
+            self.c.square = square
 
     def __dealloc__(self):
         free(self.groups)

@@ -136,17 +136,19 @@ class PackedConv:
         while not parts or left.any():
             parts.append(np.clip(left, -128, 127).astype(np.int8))
             left = left - parts[-1]
-        columns = len(parts) == 1 and kernel == (3, 3)
+        square = kernel[0] if len(parts) == 1 and kernel in ((3, 3), (5, 5)) else 0
         order = list(range(len(left))) * len(parts)
-        if columns:
+        if square == 3:  # a column each, and a gap
             order = [tap for x in range(3) for tap in (x, 3 + x, 6 + x, -1)]
+        elif square == 5:  # the upper four taps of a column each, then the last row
+            order = [tap for x in range(5) for tap in (x, 5 + x, 10 + x, 15 + x)] + [20, 21, 22, 23, 24]
         order += [-1] * (-len(order) % 4)
         rows = np.concatenate([*parts, np.zeros((1, left.shape[1]), np.int8)])
         if len(parts) == 1:
             matrix = rows[order]  # -1 is the row of zeros
         else:
             matrix = rows[[*range(len(rows) - 1), *[-1] * (len(order) - len(rows) + 1)]]
-        return PackedTaps([matrix], kernel, self.group, self.group, "depthwise", np.asarray(order, np.int32), columns)
+        return PackedTaps([matrix], kernel, self.group, self.group, "depthwise", np.asarray(order, np.int32), square)
 
 
 def pack_conv(w: Any, group: int = 1) -> PackedConv:

@@ -15,7 +15,7 @@ typedef struct {
     int64_t step[4][4];
 } streams_of_rows;
 
-INLINE void column(const qk_depthwise3x3_tile *d, const streams_of_rows *rows, int64_t x, int streams, int high,
+INLINE void column(const qk_depthwise_rows_tile *d, const streams_of_rows *rows, int64_t x, int streams, int high,
                    __mmask64 columns, __m512i zeros, __m512i q[4]) {
     if (x < 0 || x >= d->in_width) {
 #pragma GCC unroll 4
@@ -39,7 +39,7 @@ INLINE void add(const __m512i q[4], const __m512i w[4], __m512i acc[4]) {
     for (int v = 0; v < 4; v++) acc[v] = _mm512_dpbusd_epi32(acc[v], q[v], w[v]);
 }
 
-INLINE void run(const qk_depthwise3x3_tile *d, const prepared *m, int streams, int stride) {
+INLINE void run(const qk_depthwise_rows_tile *d, const prepared *m, int streams, int stride) {
     const qk_matmul_tile *t = &d->t;
     const int64_t width = d->out_width, out_rows = t->rows / width;
     const int two = stride == 1, high = two ? 4 : 3; /* output rows a stream, input rows of theirs */
@@ -90,12 +90,12 @@ INLINE void run(const qk_depthwise3x3_tile *d, const prepared *m, int streams, i
 }
 
 #define RUN(S, STRIDE)                                                                            \
-    TARGET __attribute__((noinline)) static void run_##S##_##STRIDE(const qk_depthwise3x3_tile *d, const prepared *m) { \
+    TARGET __attribute__((noinline)) static void run_##S##_##STRIDE(const qk_depthwise_rows_tile *d, const prepared *m) { \
         run(d, m, S, STRIDE);                                                                     \
     }
 RUN(1, 1) RUN(1, 2) RUN(2, 1) RUN(2, 2) RUN(4, 1) RUN(4, 2)
 
-TARGET void qk_depthwise3x3_u8s8_avx512vnni(const qk_depthwise3x3_tile *d) {
+TARGET void qk_depthwise3x3_u8s8_avx512vnni(const qk_depthwise_rows_tile *d) {
     const int streams = streams_for(&d->t);
     prepared m;
     prepare(&d->t, 3, streams, &m);

@@ -18,7 +18,7 @@ typedef struct {
     int64_t row_bytes;              /* of a gathered row, or 0 */
     int64_t item;
     int in_place, direct;           /* x is read, y is written where it lies */
-    int whole_rows;                 /* a depthwise kernel of its own takes rows of pixels */
+    qk_depthwise_rows_fn *whole_rows; /* a depthwise kernel that takes rows of pixels, or NULL */
     int linear;                     /* pixels of x follow each other: no pointers */
     int failed;
 } job;
@@ -87,20 +87,22 @@ typedef struct {
     int32_t *row_terms;
 } scratch;
 
-/* Whether this CPU has a kernel of its own for 3x3 over whole rows, and this is such a convolution. */
-static int takes_rows(const qk_conv_call *c) {
-    const qk_any_fn own = qk_table[QK_SLOT_depthwise3x3_u8s8];
-    return c->w->columns && c->dilation[1] == 1 && c->dilation[2] == 1 && c->stride[1] == c->stride[2] &&
-           c->stride[2] <= 2 && (own != (qk_any_fn)qk_depthwise3x3_u8s8_scalar || qk_active_isa() == QK_ISA_SCALAR);
+/* The kernel that takes whole rows of such a convolution, where this CPU has one of its own, or NULL. */
+static qk_depthwise_rows_fn *rows_kernel(const qk_conv_call *c) {
+    const int size = c->w->square;
+    const qk_any_fn portable = size == 3 ? (qk_any_fn)qk_depthwise3x3_u8s8_scalar : (qk_any_fn)qk_depthwise5x5_u8s8_scalar;
+    const qk_any_fn own = qk_table[size == 3 ? QK_SLOT_depthwise3x3_u8s8 : QK_SLOT_depthwise5x5_u8s8];
+    const int fits = size && c->dilation[1] == 1 && c->dilation[2] == 1 && c->stride[1] == c->stride[2] && c->stride[2] <= 2;
+    return fits && (own != portable || qk_active_isa() == QK_ISA_SCALAR) ? (qk_depthwise_rows_fn *)own : NULL;
 }
 
 /* Rows of input that the kernel of whole rows may look at, for so many pixels of output. */
 static int64_t rows_for(const qk_conv_call *c, int64_t pixels) {
-    return (pixels / c->out[2] + QK_DEPTHWISE3X3_MORE) * c->stride[1] + 4;
+    return (pixels / c->out[2] + QK_DEPTHWISE_ROWS_MORE) * c->stride[1] + 5;
 }
 
 static void find_rows(const qk_conv_call *c, const qk_conv_source *s, int64_t row, int64_t count, scratch *m,
-                      qk_depthwise3x3_tile *d) {
+                      qk_depthwise_rows_tile *d) {
     int64_t *steps = (int64_t *)(m->at + count);
     for (int64_t i = 0; i < count; i++) {
         const int64_t h = row * c->stride[1] - c->pad[1] + i;
@@ -108,7 +110,7 @@ static void find_rows(const qk_conv_call *c, const qk_conv_source *s, int64_t ro
         m->at[i] = exists ? s->base + (h - s->low[1]) * s->stride[1] : m->zeros;
         steps[i] = exists ? s->stride[2] : 0;
     }
-    *d = (qk_depthwise3x3_tile){.rows = m->at, .steps = steps, .in_width = s->high[2] - s->low[2], .out_width = c->out[2],
+    *d = (qk_depthwise_rows_tile){.rows = m->at, .steps = steps, .in_width = s->high[2] - s->low[2], .out_width = c->out[2],
                                 .pad = c->pad[2], .stride = (int)c->stride[2], .zero = (uint8_t)c->x_zero};
 }
 
@@ -161,7 +163,7 @@ static void run_block(job *j, int64_t image, int64_t first, int64_t pixels, int6
     } else {
         qk_conv_copy(c, image, &s, m.copy);
     }
-    qk_depthwise3x3_tile d;
+    qk_depthwise_rows_tile d;
     qk_matmul_tile t = {.rows = pixels, .k = j->depth, .taps = j->pieces};
     if (j->row_bytes) {
         t.a = m.rows, t.a_stride = j->row_bytes;
@@ -199,7 +201,7 @@ static void run_block(job *j, int64_t image, int64_t first, int64_t pixels, int6
             t.offset = column;
             if (j->whole_rows) {
                 d.t = t;
-                ((qk_depthwise3x3_fn *)qk_table[QK_SLOT_depthwise3x3_u8s8])(&d);
+                j->whole_rows(&d);
             } else {
                 ((qk_depthwise_fn *)qk_table[QK_SLOT_depthwise_u8s8])(&t);
             }
@@ -262,7 +264,7 @@ int qk_conv_run(const qk_conv_call *call) {
     int threads = smaller(c->threads, qk_num_threads());
     if ((double)j.pixels * (double)c->batch * (double)w->outputs * (double)(taps * channels + 16) < WORTH_SHARING) threads = 1;
     const int64_t tasks = threads > 1 ? 4 * threads : 1;
-    j.whole_rows = takes_rows(c);
+    j.whole_rows = rows_kernel(c);
     choose_blocks(&j, tasks);
     int64_t parts = smaller((tasks + j.blocks * c->batch - 1) / (j.blocks * c->batch), j.panels);
     j.panels_a_task = (j.panels + parts - 1) / parts;

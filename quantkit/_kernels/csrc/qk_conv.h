@@ -22,7 +22,7 @@ typedef struct {
     int64_t channels, outputs, group, kernel[QK_SPATIAL];
     qk_conv_form form;
     const qk_packed_matmul *packed; /* one a group; depthwise: a single one, with a column a channel */
-    int columns;                    /* depthwise: the order is that of 3 columns of 3 taps, each with a gap after it */
+    int square;                     /* depthwise: 3 or 5 where the order is that of qk_depthwise_rows_tile, else 0 */
     const int32_t *order;           /* depthwise: the tap of each row of the packed matrix, or -1 for none */
 } qk_packed_conv;
 

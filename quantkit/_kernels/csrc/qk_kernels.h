@@ -41,9 +41,10 @@ typedef void qk_lookup_fn(const uint8_t *x, uint8_t *y, int64_t n, const uint8_t
 /* Depthwise: a tile whose rows come in pieces, one a tap, of `columns` channels each; column n of the panel multiplies
  * channel n alone. */
 typedef qk_matmul_fn qk_depthwise_fn;
-/* Depthwise 3x3 over t.rows / out_width whole rows of output pixels. Row r of output reads rows r * stride to + 2 of
- * input, each `in_width` pixels, `steps` bytes apart; up to 8 rows of output beyond the last one are computed as well, so
- * that `rows` goes on. The panel has 3 columns of 3 taps, each with a gap after it. */
+/* Depthwise 3x3 or 5x5 over t.rows / out_width whole rows of output pixels. Row r of output reads rows r * stride to + 2
+ * or + 4 of input, each `in_width` pixels, `steps` bytes apart; up to 8 rows of output beyond the last one are computed as
+ * well, so that `rows` goes on. The panel has groups of 4 taps: for 3x3 a column each and a gap; for 5x5 the upper 4 taps
+ * of a column each, then 4 of the last row, then its fifth and a gap. */
 typedef struct {
     qk_matmul_tile t;
     const uint8_t *const *rows;
@@ -51,10 +52,10 @@ typedef struct {
     int64_t in_width, out_width, pad; /* pixels before the first column */
     int stride;                       /* 1 or 2, in both directions */
     uint8_t zero;                     /* what lies left and right of a row */
-} qk_depthwise3x3_tile;
+} qk_depthwise_rows_tile;
 
-typedef void qk_depthwise3x3_fn(const qk_depthwise3x3_tile *d);
-#define QK_DEPTHWISE3X3_MORE 8
+typedef void qk_depthwise_rows_fn(const qk_depthwise_rows_tile *d);
+#define QK_DEPTHWISE_ROWS_MORE 8
 /* y[c * y_stride + r] = x[r * x_stride + c] ^ flip. */
 typedef void qk_transpose_fn(const uint8_t *x, int64_t x_stride, uint8_t *y, int64_t y_stride, int64_t rows,
                              int64_t columns, uint8_t flip);
