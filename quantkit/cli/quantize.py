@@ -54,6 +54,17 @@ from quantkit.cli.show import check_report, finish
     metavar="NAME",
     help="Leave these nodes float: a node's name, a pattern with * and ?, or an operator type. May be repeated.",
 )
+@click.option(
+    "--refine/--no-refine",
+    default=True,
+    show_default=True,
+    help="static: try a few ways and keep the one that agrees best with the float model.",
+)
+@click.option(
+    "--allow-slower",
+    is_flag=True,
+    help="static: keep int8 also where onnxruntime measures slower than float. Without it those nodes stay float.",
+)
 @options.samples
 @options.class_axis
 @options.threads

@@ -17,13 +17,13 @@ class Account:
     """Counts weights and work of a prepared model, before the rewriters change it."""
 
     def __init__(self, model: Model, seen: Mapping[Graph, Calibration] | None) -> None:
-        self._rows: list[tuple[Node, str, str, int, int | None]] = []
+        self.rows: list[tuple[Node, str, str, int, int | None]] = []
         self._counted: set[tuple[int, str]] = set()
         for graph in model.graph.walk():
             for node in graph.sorted_nodes():
                 macs = _macs(graph, node, seen[graph]) if seen is not None else None
                 name = node.name or next((n for n in node.outputs if n), "")
-                self._rows.append((node, name, node.op_type, self._weight_elements(graph, node), macs))
+                self.rows.append((node, name, node.op_type, self._weight_elements(graph, node), macs))
 
     def _weight_elements(self, graph: Graph, node: Node) -> int:
         count = 0
@@ -40,7 +40,7 @@ class Account:
     def records(self, decisions: Mapping[Node, NodePlan]) -> list[NodeRecord]:
         """Return one record a node, in the order of the graph."""
         found = []
-        for node, name, op_type, weights, macs in self._rows:
+        for node, name, op_type, weights, macs in self.rows:
             plan = decisions.get(node) or NodePlan("float", f"{op_type} is computed in float")
             found.append(NodeRecord(name, op_type, plan.decision, plan.reason, weights, macs))
         return found

@@ -59,6 +59,7 @@ def quantize_model(
     limit: int | None = None,
     seed: int = 0,
     refine: bool = True,
+    allow_slower: bool = False,
     measure: bool = True,
     class_axis: int | None = None,
     threads: int = 0,
@@ -95,6 +96,10 @@ def quantize_model(
         Chooses the samples that are held out.
     refine : bool
         Static only: try a few ways and keep the one whose outputs agree best with the float model; see `refine.py`.
+    allow_slower : bool
+        By default a model that onnxruntime would run slower than the float one gives back the nodes that lose; see
+        `speed.py`. That decision rests on a measurement, so a model near the limit may come out differently on
+        another machine or day. True, or `refine` or `measure` False, leaves it out.
     measure : bool
         Compare with the float model, and time both.
     class_axis : int, optional
@@ -133,6 +138,7 @@ def quantize_model(
     job = _Job(model, mode, format, target, progress)
     job.report.thresholds = thresholds or Thresholds()
     job.class_axis, job.threads, job.measure, job.refine = class_axis, threads, measure, refine
+    job.allow_slower = allow_slower
     return job.run(output, calibration, validation, preset, exclude, limit, seed)
 
 
@@ -144,7 +150,7 @@ class _Job:
         self._progress = progress
         self.reference = source  # what the outputs are compared with
         self.class_axis: int | None = None
-        self.threads, self.measure, self.refine = 0, True, True
+        self.threads, self.measure, self.refine, self.allow_slower = 0, True, True, False
         named = isinstance(source, (str, os.PathLike))
         self.report = Report(source=str(source) if named else None, versions=versions())
         self.report.options = {"mode": mode, "format": form, "target": target}
@@ -287,6 +293,9 @@ class _Job:
                     best = refiner.make(equalized=True)
                 else:
                     best = refiner.best(self.reference, probes, lambda done, total: self.tell("refine", done, total))
+            if probes is not None and self.measure and not self.allow_slower:
+                with self.stage("speed"):
+                    best = refiner.faster(self.reference, best, report.warnings)
             model, report.nodes = best.model, best.records
             report.ranges = [r for plan, found in best.plans for r in _ranges(plan, found)]
             report.options["refined"] = best.label

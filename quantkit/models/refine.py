@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice, pairwise
 from typing import Any
 
@@ -21,10 +21,13 @@ from quantkit.graph import Graph, Model, Node
 from quantkit.graph.io import tensor_bytes
 from quantkit.models.account import Account
 from quantkit.models.decisions import Plan
+from quantkit.models.execution import node_times
 from quantkit.models.forms import quantize_static
 from quantkit.models.inputs import Feed
+from quantkit.models.latency import Latency, best_clock, interleave
 from quantkit.models.report import NodeRecord, Report
 from quantkit.models.runtime import Session, open_session
+from quantkit.models.speed import SLACK, Costs, assignments, attribute, border_cost, is_slower, losses
 from quantkit.models.statistics import Calibration
 
 # Noise over signal of the worst output that is good enough: 22 dB on these few samples, so that others keep 20.
@@ -39,6 +42,10 @@ _BLOCKS = 10
 _LEAST_WEIGHT_SHARE = 0.75
 _LEAST_MAC_SHARE = 0.6
 _WORTH = 0.9  # a block must lower the noise to this
+_TIMING_SECONDS = 0.6
+# Shares of the weights to keep in int8, tried in this order until the model is faster than float.
+_WEIGHT_SHARES = (0.97, 0.9, _LEAST_WEIGHT_SHARE)
+_SLOWER = "left float: int8 measured slower here"
 
 Seen = Mapping[Graph, Calibration]
 
@@ -55,6 +62,9 @@ class Candidate:
     noise : float
         Noise over signal of the worst output; inf where the model does not run.
     label : str
+    equalized : bool
+    left_float : dict of int to str
+        Nodes left float, by position, and why.
     """
 
     model: Model
@@ -62,6 +72,8 @@ class Candidate:
     plans: list[tuple[Plan, Calibration]]
     noise: float = np.inf
     label: str = ""
+    equalized: bool = True
+    left_float: dict[int, str] = field(default_factory=dict)
 
     @property
     def shares(self) -> tuple[float, float]:
@@ -84,18 +96,19 @@ class Refiner:
         self._float: Session | None = None
         self._probes: list[tuple[Feed, list[Any]]] = []
 
-    def make(self, *, equalized: bool, left_float: Iterable[int] = (), reason: str = "") -> Candidate:
-        """Quantize a copy of the model; nodes `left_float`, by position, stay float for `reason`."""
+    def make(self, *, equalized: bool, left_float: Mapping[int, str] | None = None) -> Candidate:
+        """Quantize a copy of the model; nodes `left_float`, by position, stay float for the reasons given."""
         model = Model(self._proto, self._tensors)
         graphs = _graphs(model)
         seen = {graph: copy.deepcopy(found) for graph, found in zip(graphs, self._seen, strict=True)}
         nodes = [node for graph in graphs for node in graph.sorted_nodes()]
         excluded = {nodes[i]: entry for i, entry in self._excluded.items()}
-        excluded |= {nodes[i]: reason for i in left_float if i not in self._excluded}
+        left = dict(left_float or {})
+        excluded |= {nodes[i]: reason for i, reason in left.items() if i not in self._excluded}
         account = Account(model, seen)
         decisions, plans = quantize_static(model, seen, excluded, self._form, self._target, equalized=equalized)
         found = [(plan, seen[graph]) for graph, plan in plans.items()]
-        return Candidate(model, account.records(decisions), found)
+        return Candidate(model, account.records(decisions), found, equalized=equalized, left_float=left)
 
     def best(self, float_model: Any, feeds: Iterable[Feed], tell: Callable[[int, int], None]) -> Candidate:
         """Return the best candidate, judged on the first few of `feeds`."""
@@ -111,7 +124,7 @@ class Refiner:
         best = min(first, plain, key=lambda c: c.noise)
         small = tensor_bytes(self._proto) <= _MAX_BLOCK_BYTES
         if small and best.noise > _GOOD and np.isfinite(best.noise):
-            best = self._leave_blocks_float(best, best is first, tell)
+            best = self._leave_blocks_float(best, tell)
         return best
 
     def _take_probes(self, float_model: Any, feeds: Iterable[Feed]) -> None:
@@ -131,7 +144,75 @@ class Refiner:
             return
         candidate.noise = _worst_noise([expected for _, expected in self._probes], results)
 
-    def _leave_blocks_float(self, base: Candidate, equalized: bool, tell: Callable[[int, int], None]) -> Candidate:
+    def faster(self, float_model: Any, base: Candidate, warnings: list[str]) -> Candidate:
+        """Return `base`, or where it is slower than float, one that gives back to float what int8 made slower."""
+        if tensor_bytes(self._proto) > _MAX_BYTES or not self._probes:
+            return base
+        feed = self._probes[0][0]
+        session = open_session(float_model, "the float model", threads=1)
+        latency = self._time(session, base, feed)
+        if latency is None or not is_slower(latency):
+            return base
+        costs, describe = self._costs(base, feed, latency)
+        best, least = base, latency.int8_ms / latency.float_ms
+        for chosen in assignments(costs, _WEIGHT_SHARES):
+            left = {int(i): _SLOWER for i in np.flatnonzero(~chosen)} | base.left_float
+            found = self.make(equalized=base.equalized, left_float=left)
+            found.label = f"{base.label}, float where int8 measured slower"
+            if not any(record.decision in ("static", "dynamic", "weight_only") for record in found.records):
+                continue
+            self._measure(found)
+            timed = self._time(session, found, feed) if found.noise <= max(_GOOD, base.noise * 1.5) else None
+            if timed is None or timed.int8_ms / timed.float_ms >= least:
+                continue
+            best, least = found, timed.int8_ms / timed.float_ms
+            if timed.speedup > 1 + timed.spread:
+                break
+        if least > 1 + SLACK:
+            warnings.append(
+                f"slower than float in onnxruntime on one thread ({least:.2f}x the time); int8 loses most at "
+                f"{losses(costs, describe)}: exclude them, or keep this model float"
+            )
+        return best
+
+    def _time(self, session: Session, candidate: Candidate, feed: Feed) -> Latency | None:
+        try:
+            other = open_session(candidate.model.to_proto(), "a candidate", threads=1, tensors=self._tensors)
+            given = {spec.name: feed[spec.name] for spec in other.inputs}
+            return interleave(
+                lambda: session.run(feed), lambda: other.run(given), budget=_TIMING_SECONDS, clock=best_clock(1)
+            )
+        except ModelError:
+            return None
+
+    def _costs(self, base: Candidate, feed: Feed, latency: Latency) -> tuple[Costs, Callable[[int], str]]:
+        model = Model(self._proto, self._tensors)
+        graphs = _graphs(model)
+        nodes = [node for graph in graphs for node in graph.sorted_nodes()]
+        places: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for i, node in enumerate(nodes):
+            for name in (node.name, *node.outputs):
+                if name:
+                    places.setdefault(name, i)
+            last.update(dict.fromkeys(node.inputs, i))
+        runs = int(min(20, max(3, 1000 * _TIMING_SECONDS / (latency.float_ms + latency.int8_ms))))
+        both = []
+        for proto, milliseconds in ((self._proto, latency.float_ms), (base.model.to_proto(), latency.int8_ms)):
+            times = node_times(proto, feed, runs, tensors=self._tensors)
+            extra = sum(item.microseconds for item in times) - 1e3 * milliseconds
+            both.append(attribute(times, places, len(nodes), max(0.0, extra / max(1, len(times)))))
+        borders = np.zeros(len(nodes))
+        for seen in self._seen:
+            for name, stats in seen.tensors.items():
+                start, end = places.get(name, -1), last.get(name, -1)
+                borders[start + 1 : end + 1] += border_cost(stats.elements)
+        account = Account(model, None)
+        weights = {id(row[0]): row[3] for row in account.rows}
+        weight = np.array([float(weights[id(node)]) for node in nodes])
+        return Costs(both[0], both[1], borders, weight), lambda i: f"{nodes[i].op_type} {nodes[i].name!r}"
+
+    def _leave_blocks_float(self, base: Candidate, tell: Callable[[int, int], None]) -> Candidate:
         """Leave those blocks float that lower the noise most, best first."""
         edges = np.linspace(0, self.count, _BLOCKS + 1).astype(int)
         blocks = [range(a, b) for a, b in pairwise(edges) if b > a]
@@ -139,7 +220,7 @@ class Refiner:
         singles = []
         for i, block in enumerate(blocks):
             tell(i, len(blocks))
-            found = self.make(equalized=equalized, left_float=block, reason=reason)
+            found = self.make(equalized=base.equalized, left_float=dict.fromkeys(block, reason))
             if _within(found):
                 self._measure(found)
                 singles.append((found.noise, i))
@@ -148,8 +229,8 @@ class Refiner:
             if best.noise <= _GOOD or noise > _WORTH * base.noise:
                 break
             trial = chosen | {i}
-            left = [n for b in sorted(trial) for n in blocks[b]]
-            found = self.make(equalized=equalized, left_float=left, reason=reason)
+            left = {n: reason for b in sorted(trial) for n in blocks[b]}
+            found = self.make(equalized=base.equalized, left_float=left)
             if not _within(found):
                 continue
             self._measure(found)

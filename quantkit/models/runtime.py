@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,6 +63,10 @@ class Session:
         except Exception as error:
             raise ModelError(f"{self.title} does not run in onnxruntime: {one_line(error)}") from None
 
+    def end_profiling(self) -> str:
+        """Stop profiling and return the path of the file that holds the events."""
+        return str(self._raw.end_profiling())
+
 
 def _spec(item: Any, title: str) -> InputSpec:
     kind = item.type.removeprefix("tensor(").removesuffix(")")
@@ -83,7 +87,12 @@ def describe_model(model: ModelSource) -> str:
 
 
 def open_session(
-    model: ModelSource, title: str | None = None, *, threads: int = 0, tensors: TensorReader | None = None
+    model: ModelSource,
+    title: str | None = None,
+    *,
+    threads: int = 0,
+    tensors: TensorReader | None = None,
+    configure: Callable[[Any], None] | None = None,
 ) -> Session:
     """Load a model in onnxruntime on the CPU with its default optimizations.
 
@@ -96,6 +105,8 @@ def open_session(
         0 lets onnxruntime decide.
     tensors : TensorReader, optional
         Where the external data of a ModelProto lies; it is mapped, not copied.
+    configure : callable, optional
+        Given onnxruntime's SessionOptions before the model is loaded.
 
     Raises
     ------
@@ -108,6 +119,8 @@ def open_session(
     options.log_severity_level = 4  # its warnings about unused initializers and the like are not for our users
     if threads:
         options.intra_op_num_threads = options.inter_op_num_threads = threads
+    if configure is not None:
+        configure(options)
     kept: list[Any] = []
     if isinstance(model, (str, os.PathLike)):
         name = title or str(model)
