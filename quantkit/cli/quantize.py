@@ -65,6 +65,11 @@ from quantkit.cli.show import check_report, finish
     is_flag=True,
     help="static: keep int8 also where onnxruntime measures slower than float. Without it those nodes stay float.",
 )
+@click.option(
+    "--avoid-saturation",
+    is_flag=True,
+    help="Keep the numbers the same on CPUs without VNNI, at the cost of some precision of the weights.",
+)
 @options.samples
 @options.class_axis
 @options.threads

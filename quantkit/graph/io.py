@@ -115,6 +115,11 @@ def tensor_bytes(proto: ModelProto) -> int:
     return sum(_nbytes(tensor) for tensor in all_tensors(proto.graph))
 
 
+def stored_bytes(model: Model) -> int:
+    """Return how many bytes the initializers of an editable model take, bodies included, external ones too."""
+    return sum(_nbytes(tensor) for graph in model.graph.walk() for tensor in graph.initializers.values())
+
+
 def save_model(model: Model, path: str | os.PathLike[str], *, check: Callable[[Path], Any] | None = None) -> Path:
     """Write `model` to `path`.
 

@@ -14,8 +14,8 @@ from quantkit.graph import Graph, Node
 from quantkit.graph.op_table import weight_axis
 from quantkit.models.emit import Emitter
 from quantkit.models.recurrent import lstm_problem, write_lstm
+from quantkit.models.saturation import quantize_for
 from quantkit.models.weight_only import is_plain_gemm
-from quantkit.models.weights import quantize_weight
 
 _RECURRENT = ("LSTM", "GRU", "RNN")
 
@@ -42,8 +42,8 @@ def dynamic_problem(graph: Graph, node: Node, target: str) -> str | None:
 class DynamicWriter:
     """Rewrites nodes of one graph; activations and weights that several nodes read are quantized once."""
 
-    def __init__(self, graph: Graph) -> None:
-        self.graph = graph
+    def __init__(self, graph: Graph, *, within_pairs: bool = False) -> None:
+        self.graph, self.within_pairs = graph, within_pairs
         self.emit = Emitter(graph)
         self._inputs: dict[str, tuple[str, str, str]] = {}
 
@@ -58,14 +58,14 @@ class DynamicWriter:
     def write(self, node: Node) -> None:
         """Rewrite `node`, which has no `dynamic_problem`."""
         if node.is_op(*_RECURRENT):
-            write_lstm(self.graph, node, self.emit)
+            write_lstm(self.graph, node, self.emit, within_pairs=self.within_pairs)
             return
         graph, emit = self.graph, self.emit
         weight_name, output = node.inputs[1], node.outputs[0]
         values = graph.array(weight_name)
         bias = graph.array(node.input(2)) if node.input(2) else None
         axis = weight_axis(node, 1, values.ndim)
-        quantized = quantize_weight(values, axis)
+        quantized = quantize_for(node, 1, values, axis, within_pairs=self.within_pairs)
         codes, scale = quantized.codes, quantized.scale
         is_conv = node.is_op("Conv")
         if node.is_op("Gemm") and node.get("transB", 0):

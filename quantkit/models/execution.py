@@ -75,7 +75,7 @@ class NodeTime:
     microseconds: float
 
 
-def execution(model: ModelSource, *, tensors: TensorReader | None = None) -> Execution:
+def execution(model: ModelSource, *, title: str = "the model") -> Execution:
     """Count how onnxruntime executes `model`, bodies included.
 
     Raises
@@ -84,8 +84,8 @@ def execution(model: ModelSource, *, tensors: TensorReader | None = None) -> Exe
         When it does not load.
     """
     with tempfile.TemporaryDirectory(prefix="quantkit-") as folder:
-        _open(model, Path(folder), tensors)
-        graph = onnx.load(str(Path(folder) / "optimized.onnx")).graph
+        _open(model, Path(folder), None, title)
+        graph = onnx.load(str(Path(folder) / "optimized.onnx"), load_external_data=False).graph
     found = Execution()
     counts: Counter[str] = Counter()
     _count(graph, {}, found, counts)
@@ -102,12 +102,12 @@ def node_times(model: ModelSource, feed: Feed, runs: int, *, tensors: TensorRead
         When it does not load or run.
     """
     with tempfile.TemporaryDirectory(prefix="quantkit-") as folder:
-        session = _open(model, Path(folder), tensors, profiled=True)
+        session = _open(model, Path(folder), tensors, "the model", profiled=True)
         given = {spec.name: feed[spec.name] for spec in session.inputs}
         for _ in range(runs):
             session.run(given)
         events = json.loads(Path(session.end_profiling()).read_bytes())
-        graph = onnx.load(str(Path(folder) / "optimized.onnx")).graph
+        graph = onnx.load(str(Path(folder) / "optimized.onnx"), load_external_data=False).graph
     outputs = {node.name: tuple(node.output) for node in _nodes(graph)}
     times: dict[str, float] = {}
     for event in events:
@@ -117,14 +117,16 @@ def node_times(model: ModelSource, feed: Feed, runs: int, *, tensors: TensorRead
     return [NodeTime((name, *outputs.get(name, ())), spent) for name, spent in times.items()]
 
 
-def _open(model: ModelSource, folder: Path, tensors: TensorReader | None, *, profiled: bool = False) -> Session:
+def _open(
+    model: ModelSource, folder: Path, tensors: TensorReader | None, title: str, *, profiled: bool = False
+) -> Session:
     def configure(options: Any) -> None:
         options.optimized_model_filepath = str(folder / "optimized.onnx")
         if profiled:
             options.enable_profiling = True
             options.profile_file_prefix = str(folder / "profile")
 
-    return open_session(model, "the model", threads=1, tensors=tensors, configure=configure)
+    return open_session(model, title, threads=1, tensors=tensors, configure=configure)
 
 
 def _nodes(graph: GraphProto) -> Iterator[NodeProto]:

@@ -34,6 +34,7 @@ def quantize_static(
     target: str,
     *,
     equalized: bool = True,
+    within_pairs: bool = False,
 ) -> tuple[Decisions, dict[Graph, Plan]]:
     """Rewrite `model` in static form; weights that cannot be used in int8 are at least stored so where that is free.
 
@@ -47,6 +48,8 @@ def quantize_static(
     target : {"onnxruntime", "portable"}
     equalized : bool
         Whether channels of an activation are given like ranges first.
+    within_pairs : bool
+        Keep everything exact on CPUs without VNNI; see `saturation.py`.
 
     Returns
     -------
@@ -60,12 +63,13 @@ def quantize_static(
         if equalized:
             equalize(graph, find_groups(graph, set(excluded)), calibration)
         merged = merge_bias(graph, set(excluded))
-        plan = plans[graph] = Planner(graph, calibration, excluded).make()
+        plan = plans[graph] = Planner(graph, calibration, excluded, within_pairs=within_pairs).make()
         never_run = graph.parent is not None and not calibration.batches
         if never_run:
             plan.nodes.update({n: NodePlan("float", "its branch was never taken in calibration") for n in graph.nodes})
-        _store_remaining(graph, plan.nodes, excluded, target, None if never_run else calibration)
-        rewrite_qdq(graph, plan, calibration)
+        dynamic = DynamicWriter(graph, within_pairs=within_pairs)
+        _store_remaining(graph, plan.nodes, excluded, target, None if never_run else calibration, dynamic)
+        rewrite_qdq(graph, plan, calibration, within_pairs=within_pairs)
         for add, product in merged.items():
             plan.nodes[add] = NodePlan(plan.nodes[product].decision, f"bias of {product!r}")
         decisions |= plan.nodes
@@ -81,9 +85,10 @@ def _store_remaining(
     excluded: Mapping[Node, str],
     target: str,
     calibration: Calibration | None,
+    dynamic: DynamicWriter,
 ) -> None:
     """Give float nodes int8 weights where dequantizing them costs next to nothing."""
-    writer, dynamic = WeightOnlyWriter(graph), DynamicWriter(graph)
+    writer = WeightOnlyWriter(graph)
     for node in graph.sorted_nodes():
         if not weight_inputs(node) or node in excluded or decisions[node].decision != "float":
             continue
@@ -123,16 +128,20 @@ def quantize_weights_only(model: Model, excluded: Mapping[Node, str]) -> Decisio
     return _each_graph(model, excluded, None)
 
 
-def quantize_dynamic(model: Model, excluded: Mapping[Node, str], target: str) -> Decisions:
+def quantize_dynamic(
+    model: Model, excluded: Mapping[Node, str], target: str, *, within_pairs: bool = False
+) -> Decisions:
     """Rewrite `model` in dynamic form; weights without such a form are stored in int8."""
-    return _each_graph(model, excluded, target)
+    return _each_graph(model, excluded, target, within_pairs)
 
 
-def _each_graph(model: Model, excluded: Mapping[Node, str], dynamic_target: str | None) -> Decisions:
+def _each_graph(
+    model: Model, excluded: Mapping[Node, str], dynamic_target: str | None, within_pairs: bool = False
+) -> Decisions:
     decisions: Decisions = {}
     for graph in list(model.graph.walk()):
         merged = merge_bias(graph, set(excluded))
-        weights, dynamic = WeightOnlyWriter(graph), DynamicWriter(graph)
+        weights, dynamic = WeightOnlyWriter(graph), DynamicWriter(graph, within_pairs=within_pairs)
         for node in graph.sorted_nodes():
             found = _verdict(graph, node, excluded, dynamic_target)
             decisions[node] = found

@@ -37,7 +37,10 @@ def observed_tensors(graph: Graph) -> list[str]:
 class Planner:
     """Makes the plan of one graph."""
 
-    def __init__(self, graph: Graph, calibration: Calibration, excluded: Mapping[Node, str]) -> None:
+    def __init__(
+        self, graph: Graph, calibration: Calibration, excluded: Mapping[Node, str], *, within_pairs: bool = False
+    ) -> None:
+        self.within_pairs = within_pairs
         self.graph, self.calibration, self.excluded = graph, calibration, excluded
         self.nodes = graph.sorted_nodes()
         self.plan = Plan()
@@ -98,6 +101,8 @@ class Planner:
         bias = node.input(2)
         if bias and not (graph.is_constant(bias) and np.all(np.isfinite(graph.array(bias)))):
             return "its bias is no finite constant"
+        if not constants and self.within_pairs:
+            return "product of two activations: it could saturate without VNNI"
         if not constants and not self._product_pays(node):
             return "product of two small activations: quantizing them costs more than it saves"
         if node.op_type == "Conv" and self._range_problem(node.outputs[0]):

@@ -12,15 +12,16 @@ from typing import Any
 import onnx
 
 from quantkit.errors import CalibrationError, InvalidArgument, ModelError
-from quantkit.files.atomic import check_output
-from quantkit.graph import Graph, Model, Node, load_model, raise_opset, read_proto, save_model
-from quantkit.graph.io import ModelSource, model_bytes
+from quantkit.graph import Graph, Model, Node, load_model, raise_opset, save_model
+from quantkit.graph.io import ModelSource, model_bytes, stored_bytes
 from quantkit.models.account import Account
 from quantkit.models.agreement import Agreement, Thresholds
 from quantkit.models.calibrate import Wanted, calibrate
 from quantkit.models.channel_groups import channel_views, find_groups
+from quantkit.models.check import check_model, check_target, checks_passed
 from quantkit.models.data import FeedSource, open_data
 from quantkit.models.decisions import Plan
+from quantkit.models.execution import execution
 from quantkit.models.forms import quantize_dynamic, quantize_weights_only
 from quantkit.models.half import has_half, widen
 from quantkit.models.image_data import RECIPE_KEY, recipe_of
@@ -31,8 +32,9 @@ from quantkit.models.progress import Progress
 from quantkit.models.refine import Refiner
 from quantkit.models.report import QuantizationResult, Report, TensorRange, versions
 from quantkit.models.runtime import Session, describe_model, open_session
+from quantkit.models.saturation import find_saturation
 from quantkit.models.selection import match_excluded
-from quantkit.models.sizes import external_files, model_size
+from quantkit.models.sizes import model_size
 from quantkit.models.statistics import Calibration
 from quantkit.models.verify import measure_latency, verify
 from quantkit.qparams import QParams
@@ -40,6 +42,8 @@ from quantkit.qparams import QParams
 MODES = ("static", "dynamic", "weight_only")
 FORMATS = ("qdq", "qoperator")
 TARGETS = ("onnxruntime", "portable")
+# onnxruntime writes the graph that it executes with all weights, so a larger model is only loaded.
+_MAX_COUNTED_BYTES = 256 << 20
 _INT8_OPS = ("DequantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger", "ConvInteger")
 
 Seen = dict[Graph, Calibration]
@@ -60,6 +64,7 @@ def quantize_model(
     seed: int = 0,
     refine: bool = True,
     allow_slower: bool = False,
+    avoid_saturation: bool = False,
     measure: bool = True,
     class_axis: int | None = None,
     threads: int = 0,
@@ -100,6 +105,9 @@ def quantize_model(
         By default a model that onnxruntime would run slower than the float one gives back the nodes that lose; see
         `speed.py`. That decision rests on a measurement, so a model near the limit may come out differently on
         another machine or day. True, or `refine` or `measure` False, leaves it out.
+    avoid_saturation : bool
+        Keep the numbers the same on CPUs without VNNI: channels of weights that could saturate there get as much less
+        range as that takes; see `saturation.py`.
     measure : bool
         Compare with the float model, and time both.
     class_axis : int, optional
@@ -134,11 +142,11 @@ def quantize_model(
             "static quantization needs samples: give calibration data (--calibration, calibration=), or mode dynamic"
         )
     if output is not None:
-        _check_output(output, model)
+        check_target(output, model)
     job = _Job(model, mode, format, target, progress)
     job.report.thresholds = thresholds or Thresholds()
     job.class_axis, job.threads, job.measure, job.refine = class_axis, threads, measure, refine
-    job.allow_slower = allow_slower
+    job.allow_slower, job.within_pairs = allow_slower, avoid_saturation
     return job.run(output, calibration, validation, preset, exclude, limit, seed)
 
 
@@ -151,6 +159,7 @@ class _Job:
         self.reference = source  # what the outputs are compared with
         self.class_axis: int | None = None
         self.threads, self.measure, self.refine, self.allow_slower = 0, True, True, False
+        self.within_pairs = False
         named = isinstance(source, (str, os.PathLike))
         self.report = Report(source=str(source) if named else None, versions=versions())
         self.report.options = {"mode": mode, "format": form, "target": target}
@@ -181,7 +190,7 @@ class _Job:
         report.options |= {"preset": None if preset is None else str(preset), "exclude": excluded_entries}
         with self.stage("load"):
             model = load_model(self.source)
-            checks = _checks_passed(self.source)
+            checks = checks_passed(self.source)
             _refuse_int8(model)
             feeds = held_out = None
             if samples is not None or validation is not None:
@@ -197,13 +206,17 @@ class _Job:
         used = feeds or held_out
         _stamp(model, report, used.recipe if used is not None else None)
         agreement: list[Any] = []
+        counted = stored_bytes(model) <= _MAX_COUNTED_BYTES
 
         def check(candidate: Path | bytes) -> None:
             """Reload the candidate; what raises here keeps it from being written."""
             given = str(candidate) if isinstance(candidate, Path) else candidate
             if checks:
-                _check(given, max(checks))
-            open_session(given, "the quantized model")
+                check_model(given, max(checks))
+            if counted:
+                report.execution = execution(given, title="the quantized model")
+            else:
+                open_session(given, "the quantized model")
             if self.measure and held_out is not None:
                 agreement.append(self._verify(given, held_out))
 
@@ -287,7 +300,7 @@ class _Job:
         """Return the quantized model, and write decisions and ranges into the report."""
         report = self.report
         if seen is not None:
-            refiner = Refiner(model, seen, excluded, self.form, self.target)
+            refiner = Refiner(model, seen, excluded, self.form, self.target, within_pairs=self.within_pairs)
             with self.stage("rewrite" if probes is None else "refine"):
                 if probes is None:
                     best = refiner.make(equalized=True)
@@ -297,16 +310,19 @@ class _Job:
                 with self.stage("speed"):
                     best = refiner.faster(self.reference, best, report.warnings)
             model, report.nodes = best.model, best.records
+            report.blocks = refiner.blocks
             report.ranges = [r for plan, found in best.plans for r in _ranges(plan, found)]
             report.options["refined"] = best.label
         else:
             with self.stage("rewrite"):
                 account = Account(model, None)
                 if self.mode == "dynamic":
-                    decisions = quantize_dynamic(model, excluded, self.target)
+                    decisions = quantize_dynamic(model, excluded, self.target, within_pairs=self.within_pairs)
                 else:
                     decisions = quantize_weights_only(model, excluded)
                 report.nodes = account.records(decisions)
+        if self.mode != "weight_only":
+            report.saturation = find_saturation(model)
         if not any(node.decision in ("static", "dynamic", "weight_only") for node in self.report.nodes):
             raise ModelError(f"{describe_model(self.source)}: nothing to quantize: {self._why_nothing()}")
         return model
@@ -328,28 +344,6 @@ def _refuse_int8(model: Model) -> None:
                 raise ModelError(f"{model.tensors.where}: is quantized already: it has the {node!r}")
 
 
-def _checks_passed(source: ModelSource) -> tuple[bool, ...]:
-    """Return which checks the float model passes, plain and full: the int8 model must pass the same."""
-    passed = []
-    for full in (False, True):
-        try:
-            _check(source, full)
-        except ModelError:
-            continue
-        passed.append(full)
-    return tuple(passed)
-
-
-def _check(source: ModelSource, full: bool) -> None:
-    """Run onnx.checker; a model too large for one message is checked by its path."""
-    given: Any = str(source) if isinstance(source, (str, os.PathLike)) else source
-    try:
-        onnx.checker.check_model(given, full_check=full)
-    except Exception as error:
-        text = str(error).strip()
-        raise ModelError(f"onnx.checker refuses the model: {text.splitlines()[0] if text else error!r}") from None
-
-
 def _ranges(plan: Plan, seen: Calibration) -> list[TensorRange]:
     found = []
     for tensors, dtype in ((plan.born, "uint8"), (plan.read, "uint8"), (plan.read_signed, "int8")):
@@ -363,19 +357,6 @@ def _ranges(plan: Plan, seen: Calibration) -> list[TensorRange]:
                     )
                 )
     return found
-
-
-def _check_output(output: str | os.PathLike[str], source: ModelSource) -> None:
-    """Check, before any work, that the output can be written and is no part of the float model."""
-    real = Path(check_output(output))
-    if not isinstance(source, (str, os.PathLike)) or not real.exists():
-        return
-    parts = [Path(source)]
-    if Path(source).is_file():
-        parts += external_files(*read_proto(source))
-    for part in parts:
-        if part.exists() and part.samefile(real):
-            raise InvalidArgument(f"output {os.fspath(output)} is {part}, a file of the model that is to be quantized")
 
 
 def _stamp(model: Model, report: Report, recipe: Any) -> None:

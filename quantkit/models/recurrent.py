@@ -10,6 +10,7 @@ from onnx import TensorProto, helper
 
 from quantkit.graph import FLOAT_TYPES, Graph, Node, element_type
 from quantkit.models.emit import Emitter
+from quantkit.models.saturation import quantize_within_pairs
 from quantkit.models.weights import Array, quantize_weight
 
 DOMAIN = "com.microsoft"
@@ -33,13 +34,13 @@ def lstm_problem(graph: Graph, node: Node, target: str) -> str | None:
     return None
 
 
-def write_lstm(graph: Graph, node: Node, emit: Emitter) -> None:
+def write_lstm(graph: Graph, node: Node, emit: Emitter, *, within_pairs: bool = False) -> None:
     """Rewrite `node`, which has no `lstm_problem`."""
     inputs = [*node.inputs, *[""] * (_OPERANDS - len(node.inputs))]
     scales = []
     for position in (1, 2):
         name = inputs[position]
-        codes, scale = _quantized(graph.array(name))
+        codes, scale = _quantized(graph.array(name), within_pairs)
         inputs[position] = emit.constant(codes, f"{name}_q")
         scales += [emit.constant(scale, f"{name}_scale"), emit.constant(np.zeros(scale.shape, np.int8), "zero_point")]
     node.op_type, node.domain = "DynamicQuantizeLSTM", DOMAIN
@@ -52,9 +53,10 @@ def write_lstm(graph: Graph, node: Node, emit: Emitter) -> None:
             graph.value_info[name] = helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
 
 
-def _quantized(weight: Array) -> tuple[Array, Array]:
+def _quantized(weight: Array, within_pairs: bool) -> tuple[Array, Array]:
     """Return codes as [directions, columns, gates] and one scale a direction and gate."""
     directions, gates, columns = weight.shape
-    found = quantize_weight(weight.reshape(directions * gates, columns), 0)
+    rows = weight.reshape(directions * gates, columns)
+    found = quantize_within_pairs(rows, 0, 0.0, -1) if within_pairs else quantize_weight(rows, 0)
     codes = found.codes.reshape(weight.shape).transpose(0, 2, 1)
     return np.ascontiguousarray(codes), found.scale.reshape(directions, gates)

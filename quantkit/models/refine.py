@@ -20,12 +20,13 @@ from quantkit.errors import ModelError
 from quantkit.graph import Graph, Model, Node
 from quantkit.graph.io import tensor_bytes
 from quantkit.models.account import Account
+from quantkit.models.agreement import SQNR_LIMIT
 from quantkit.models.decisions import Plan
 from quantkit.models.execution import node_times
 from quantkit.models.forms import quantize_static
 from quantkit.models.inputs import Feed
 from quantkit.models.latency import Latency, best_clock, interleave
-from quantkit.models.report import NodeRecord, Report
+from quantkit.models.report import BlockCost, NodeRecord, Report
 from quantkit.models.runtime import Session, open_session
 from quantkit.models.speed import SLACK, Costs, assignments, attribute, border_cost, is_slower, losses
 from quantkit.models.statistics import Calibration
@@ -86,7 +87,17 @@ class Candidate:
 class Refiner:
     """Makes candidates from one prepared and calibrated model, which stays as it is."""
 
-    def __init__(self, model: Model, seen: Seen, excluded: Mapping[Node, str], form: str, target: str) -> None:
+    def __init__(
+        self,
+        model: Model,
+        seen: Seen,
+        excluded: Mapping[Node, str],
+        form: str,
+        target: str,
+        *,
+        within_pairs: bool = False,
+    ) -> None:
+        self._within_pairs = within_pairs
         self._proto, self._tensors, self._form, self._target = model.to_proto(), model.tensors, form, target
         graphs = _graphs(model)
         self._seen = [seen[graph] for graph in graphs]
@@ -95,6 +106,8 @@ class Refiner:
         self.count = len(nodes)
         self._float: Session | None = None
         self._probes: list[tuple[Feed, list[Any]]] = []
+        self._names = [node.name or next((n for n in node.outputs if n), "") for node in nodes]
+        self.blocks: list[BlockCost] = []
 
     def make(self, *, equalized: bool, left_float: Mapping[int, str] | None = None) -> Candidate:
         """Quantize a copy of the model; nodes `left_float`, by position, stay float for the reasons given."""
@@ -106,7 +119,15 @@ class Refiner:
         left = dict(left_float or {})
         excluded |= {nodes[i]: reason for i, reason in left.items() if i not in self._excluded}
         account = Account(model, seen)
-        decisions, plans = quantize_static(model, seen, excluded, self._form, self._target, equalized=equalized)
+        decisions, plans = quantize_static(
+            model,
+            seen,
+            excluded,
+            self._form,
+            self._target,
+            equalized=equalized,
+            within_pairs=self._within_pairs,
+        )
         found = [(plan, seen[graph]) for graph, plan in plans.items()]
         return Candidate(model, account.records(decisions), found, equalized=equalized, left_float=left)
 
@@ -217,12 +238,14 @@ class Refiner:
         edges = np.linspace(0, self.count, _BLOCKS + 1).astype(int)
         blocks = [range(a, b) for a, b in pairwise(edges) if b > a]
         reason = "left float: rounding here cost the outputs most"
-        singles = []
+        singles: list[tuple[float, int]] = []
+        costs: list[tuple[float, int]] = []
         for i, block in enumerate(blocks):
             tell(i, len(blocks))
             found = self.make(equalized=base.equalized, left_float=dict.fromkeys(block, reason))
+            self._measure(found)
+            costs.append((found.noise, i))
             if _within(found):
-                self._measure(found)
                 singles.append((found.noise, i))
         best, chosen = base, set[int]()
         for noise, i in sorted(singles):
@@ -237,7 +260,16 @@ class Refiner:
             if found.noise <= _WORTH * best.noise:
                 best, chosen = found, trial
                 best.label = f"{base.label}, {len(trial)} of {len(blocks)} blocks float"
+        for noise, i in sorted(costs):
+            if noise < base.noise:
+                first, last = self._names[blocks[i][0]], self._names[blocks[i][-1]]
+                cost = BlockCost(first, last, len(blocks[i]), _decibels(noise), _decibels(base.noise), i in chosen)
+                self.blocks.append(cost)
         return best
+
+
+def _decibels(noise: float) -> float:
+    return float(min(SQNR_LIMIT, -10 * np.log10(max(noise, 1e-30))))
 
 
 def _within(candidate: Candidate) -> bool:

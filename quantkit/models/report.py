@@ -20,6 +20,9 @@ from quantkit.models.latency import Latency
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from quantkit.models.execution import Execution
+    from quantkit.models.saturation import Saturation
+
 SCHEMA = 1
 
 # What can be decided about a node, in the order in which reports list it.
@@ -85,6 +88,29 @@ class TensorRange:
     nonfinite: int = 0
 
 
+@dataclass(frozen=True)
+class BlockCost:
+    """What a stretch of nodes costs the outputs: everything in int8 but these.
+
+    Attributes
+    ----------
+    first, last : str
+        Names of the first and the last node.
+    nodes : int
+    sqnr_db, base_db : float
+        Of the worst output on a few calibration samples: with this stretch float, and with nothing left float for it.
+    left_float : bool
+        Whether it was left float in the end.
+    """
+
+    first: str
+    last: str
+    nodes: int
+    sqnr_db: float
+    base_db: float
+    left_float: bool = False
+
+
 @dataclass
 class Report:
     """Everything that is known about one quantization.
@@ -100,6 +126,12 @@ class Report:
     agreement : Agreement or None
         Measured beside the float model on samples that took no part in calibration.
     latency : Latency or None
+    blocks : list of BlockCost
+        Where the outputs fell short of 22 dB: what each tenth of the model costs, the dearest first.
+    execution : Execution or None
+        How onnxruntime executes the file on this machine.
+    saturation : Saturation or None
+        Which channels could saturate on a CPU without VNNI.
     float_bytes, int8_bytes : int or None
         Sizes of the model files, external data included.
     calibration_samples : int or None
@@ -120,6 +152,9 @@ class Report:
     ranges: list[TensorRange] = field(default_factory=list)
     agreement: Agreement | None = None
     latency: Latency | None = None
+    blocks: list[BlockCost] = field(default_factory=list)
+    execution: Execution | None = None
+    saturation: Saturation | None = None
     float_bytes: int | None = None
     int8_bytes: int | None = None
     calibration_samples: int | None = None
@@ -184,6 +219,9 @@ class Report:
             "calibration_samples": self.calibration_samples,
             "agreement": None if self.agreement is None else self.agreement.to_dict(),
             "latency": None if self.latency is None else self.latency.to_dict(),
+            "blocks": [asdict(block) for block in self.blocks],
+            "execution": None if self.execution is None else asdict(self.execution),
+            "saturation": None if self.saturation is None else asdict(self.saturation),
             "shortfalls": self.shortfalls(),
             "thresholds": asdict(self.thresholds),
             "warnings": list(self.warnings),

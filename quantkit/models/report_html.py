@@ -86,6 +86,7 @@ def page(report: Report) -> str:
         _cards(report),
         _agreement(report),
         _nodes(report),
+        _execution(report),
         _ranges(report.ranges),
         _notes(report),
         f"<script>{_SCRIPT}</script></body></html>",
@@ -177,6 +178,15 @@ def _nodes(report: Report) -> str:
         "<input data-for=nodes placeholder='filter nodes' aria-label='filter nodes'>"
         + _table(columns, rows, "nodes", sortable=True)
     )
+
+
+def _execution(report: Report) -> str:
+    said = [*text.execution_lines(report), *text.saturation_lines(report)]
+    low = text.why_low(report)
+    parts = ["<h2>As executed</h2>" + _list(line.strip() for line in said)] if said else []
+    if low:
+        parts.append("<h2>Why the agreement is low</h2>" + _list(line.strip() for line in low))
+    return "".join(parts)
 
 
 def _squeeze(value: float, largest: float) -> float:

@@ -147,6 +147,57 @@ def node_lines(report: Report, most: int = 8) -> list[str]:
     return lines
 
 
+def saturation_lines(report: Report, most: int = 3) -> list[str]:
+    """Say whether a CPU without VNNI computes the same integers."""
+    found = report.saturation
+    if found is None:
+        return []
+    if not found.nodes:
+        return ["exact without VNNI: yes, no pair of products can exceed 16 bits"]
+    listed = ", ".join(f"{n.channels} channels of {n.name!r}" for n in found.nodes[:most])
+    more = f" and {len(found.nodes) - most} more nodes" if len(found.nodes) > most else ""
+    return [f"exact without VNNI: no, {listed}{more} could saturate on such a CPU; --avoid-saturation keeps them exact"]
+
+
+LOW_DB = 20.0
+
+
+def execution_lines(report: Report, most: int = 4) -> list[str]:
+    """Say what onnxruntime runs in int8, and which products it computes in float although their operands are int8."""
+    found = report.execution
+    if found is None:
+        return []
+    kinds = ", ".join(f"{count} {op_type}" for op_type, count in list(found.int8.items())[:6])
+    lines = [
+        f"onnxruntime runs {found.int8_count} nodes in int8{f' ({kinds})' if kinds else ''}, {found.conversions} "
+        f"conversions and {found.other + len(found.unfused)} others"
+    ]
+    if found.unfused:
+        names = ", ".join(map(repr, found.unfused[:most])) + (", ..." if len(found.unfused) > most else "")
+        lines.append(f"  not fused, so computed in float from int8 operands: {len(found.unfused)} ({names})")
+    return lines
+
+
+def why_low(report: Report, most: int = 3) -> list[str]:
+    """Say which stretches of the model cost the outputs most, where one is below 20 dB."""
+    if report.agreement is None:
+        return []
+    low = [o for o in report.agreement.outputs if o.sqnr_db is not None and o.sqnr_db < LOW_DB]
+    if not low:
+        return []
+    names = ", ".join(f"{output.name!r} ({decibels(output.sqnr_db)})" for output in low)
+    lines = [f"below {LOW_DB:.0f} dB: {names}"]
+    for block in report.blocks[:most]:
+        done = "left float" if block.left_float else "float there would help, at the cost of speed and size"
+        lines.append(
+            f"  {block.nodes} nodes from {block.first!r} to {block.last!r}: the worst output goes from "
+            f"{decibels(block.base_db)} to {decibels(block.sqnr_db)} with them float ({done})"
+        )
+    if not report.blocks:
+        lines.append("  what its parts cost was not measured: that takes refine, samples and a model of at most 64 MB")
+    return lines
+
+
 def table(rows: Sequence[Row], columns: Row, left: Sequence[int] = (0,)) -> list[str]:
     """Lay out rows as aligned plain text; the columns numbered in `left` to the left, the others to the right."""
     cells = [columns, *rows]
@@ -191,7 +242,7 @@ SHORT = "falls short: "
 
 def tail(report: Report) -> list[str]:
     """Return the lines below the tables: nodes, time taken, notes, files skipped, and what falls short."""
-    lines = node_lines(report)
+    lines = [*node_lines(report), *execution_lines(report), *saturation_lines(report), *why_low(report)]
     if report.nodes and report.agreement is None:
         lines.append("agreement was not measured, because there was no data to run both models on")
     if report.timings:

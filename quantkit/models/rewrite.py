@@ -13,8 +13,9 @@ from quantkit.graph.op_table import Kind, data_inputs, row, weight_axis
 from quantkit.models.bias import split_all, split_bias
 from quantkit.models.decisions import Plan, constant_qparams
 from quantkit.models.emit import Emitter
+from quantkit.models.saturation import quantize_for
 from quantkit.models.statistics import Calibration
-from quantkit.models.weights import Array, QuantizedWeight, least_scale, quantize_bias, quantize_weight, tap_use
+from quantkit.models.weights import Array, QuantizedWeight, least_scale, quantize_bias, tap_use
 from quantkit.qparams import QParams
 
 
@@ -29,10 +30,12 @@ class QdqWriter:
         Of this graph.
     calibration : Calibration
         Its means correct the biases for what rounding the weights adds on average.
+    within_pairs : bool
+        Keep weights exact on CPUs without VNNI; see `saturation.py`.
     """
 
-    def __init__(self, graph: Graph, plan: Plan, calibration: Calibration) -> None:
-        self.calibration = calibration
+    def __init__(self, graph: Graph, plan: Plan, calibration: Calibration, *, within_pairs: bool = False) -> None:
+        self.calibration, self.within_pairs = calibration, within_pairs
         self.graph, self.plan = graph, plan
         self.emit = Emitter(graph)
         self.codes: dict[str, str] = {}
@@ -78,6 +81,7 @@ class QdqWriter:
         """Choose scales for each weight so that the bias of everyone who shares it fits."""
         graph = self.graph
         least: dict[tuple[str, int | None], Array] = {}
+        reader: dict[tuple[str, int | None], tuple[Node, int]] = {}
         for node in nodes:
             if not self.plan.is_int8(node) or row(node).kind is not Kind.WEIGHTED:
                 continue
@@ -93,9 +97,12 @@ class QdqWriter:
             bias = graph.array(node.input(2)) if node.input(2) else None
             needed = least_scale(bias, self.x_scale(node, 1 - position if position < 2 else 0), depth, channels)
             key = (name, axis)
+            reader[key] = (node, position)
             least[key] = np.maximum(least[key], needed) if key in least else needed
         for (name, axis), floor in least.items():
-            self._weights[name, axis] = quantize_weight(graph.array(name), axis, floor)
+            self._weights[name, axis] = quantize_for(
+                *reader[name, axis], graph.array(name), axis, floor, within_pairs=self.within_pairs
+            )
 
     def weight(self, node: Node, position: int) -> tuple[str, QuantizedWeight]:
         """Return the dequantized weight of `node` and what it is made of."""
@@ -258,6 +265,6 @@ def static_axis(node: Node, position: int, rank: int) -> int | None:
     return weight_axis(node, position, rank)
 
 
-def rewrite_qdq(graph: Graph, plan: Plan, calibration: Calibration) -> None:
+def rewrite_qdq(graph: Graph, plan: Plan, calibration: Calibration, *, within_pairs: bool = False) -> None:
     """Write `plan`, made from `calibration`, into `graph` in QDQ form."""
-    QdqWriter(graph, plan, calibration).write()
+    QdqWriter(graph, plan, calibration, within_pairs=within_pairs).write()

@@ -49,6 +49,9 @@ def test_defaults(quantizer, capsys):
             "target": "onnxruntime",
             "exclude": (),
             "limit": None,
+            "refine": True,
+            "allow_slower": False,
+            "avoid_saturation": False,
             "class_axis": None,
             "threads": 0,
             "thresholds": Thresholds(),
@@ -75,6 +78,7 @@ def test_every_option(quantizer):
         "min-argmax": 0.9,
     }
     arguments = [f"--{name}={value}" for name, value in options.items()] + ["--exclude", "a", "--exclude", "Conv"]
+    arguments += ["--no-refine", "--allow-slower", "--avoid-saturation"]
     assert cli.main(["quantize", "m.onnx", "-o", "q.onnx", *arguments]) == 0
     (call,) = quantizer.calls
     assert call == {
@@ -88,6 +92,9 @@ def test_every_option(quantizer):
         "target": "portable",
         "exclude": ("a", "Conv"),
         "limit": 7,
+        "refine": False,
+        "allow_slower": True,
+        "avoid_saturation": True,
         "class_axis": 1,
         "threads": 2,
         "thresholds": Thresholds(30, 4, 1, 0.9),

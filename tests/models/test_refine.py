@@ -46,6 +46,9 @@ def test_blocks_stay_float_when_agreement_falls_short(monkeypatch):
     assert left
     assert report.int8_weight_share >= 0.5
     assert "blocks float" in report.options["refined"]
+    assert [block.left_float for block in report.blocks].count(True) >= 1
+    assert all(block.sqnr_db > block.base_db for block in report.blocks)
+    assert [block.sqnr_db for block in report.blocks] == sorted((b.sqnr_db for b in report.blocks), reverse=True)
 
 
 def test_nothing_is_left_float_without_need():

@@ -2,14 +2,16 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
 from quantkit.models import report_text as text
 from quantkit.models.agreement import Accuracy, Agreement, Decisions, OutputAgreement, Thresholds, WorstSlice
+from quantkit.models.execution import Execution
 from quantkit.models.latency import Latency
-from quantkit.models.report import SCHEMA, NodeRecord, Report, TensorRange
+from quantkit.models.report import SCHEMA, BlockCost, NodeRecord, Report, TensorRange
 
 
 def full():
@@ -99,6 +101,9 @@ def test_json_is_strict_and_complete():
         "calibration_samples",
         "agreement",
         "latency",
+        "blocks",
+        "execution",
+        "saturation",
         "shortfalls",
         "thresholds",
         "warnings",
@@ -259,3 +264,33 @@ def test_ranges_are_drawn_from_zero_outward():
     assert x == ("150.0", "290.0")
     assert float(h[0]) + float(h[1]) == 300.0
     assert 150 < float(h[1]) < 290
+
+
+def test_low_outputs_say_which_blocks_cost_most():
+    report = full()
+    report.agreement.outputs[0] = replace(report.agreement.outputs[0], sqnr_db=15.0)
+    assert any("was not measured" in line for line in text.why_low(report))
+    report.blocks = [BlockCost("a", "b", 7, 18.5, 15.0, True), BlockCost("c", "<d>", 7, 15.5, 15.0)]
+    name = report.agreement.outputs[0].name
+    assert text.why_low(report) == [
+        f"below 20 dB: {name!r} (15.0 dB)",
+        "  7 nodes from 'a' to 'b': the worst output goes from 15.0 dB to 18.5 dB with them float (left float)",
+        "  7 nodes from 'c' to '<d>': the worst output goes from 15.0 dB to 15.5 dB with them float "
+        "(float there would help, at the cost of speed and size)",
+    ]
+    assert "from 15.0 dB to 18.5 dB" in report.summary()
+    assert "&lt;d&gt;" in report.to_html()
+    assert report.to_dict()["blocks"][0]["sqnr_db"] == 18.5
+
+
+def test_what_onnxruntime_executes():
+    report = full()
+    assert text.execution_lines(report) == []
+    report.execution = Execution({"QLinearConv": 5, "QGemm": 1}, ["y<1>"], 2, 3)
+    assert text.execution_lines(report) == [
+        "onnxruntime runs 6 nodes in int8 (5 QLinearConv, 1 QGemm), 2 conversions and 4 others",
+        "  not fused, so computed in float from int8 operands: 1 ('y<1>')",
+    ]
+    assert "not fused" in report.summary()
+    assert "y&lt;1&gt;" in report.to_html()
+    assert report.to_dict()["execution"]["int8"] == {"QLinearConv": 5, "QGemm": 1}
