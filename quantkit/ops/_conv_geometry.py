@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -56,22 +55,6 @@ def geometry(
     InvalidArgument, ShapeMismatch
         Naming the attribute and the dimension.
     """
-    given: list[Any] = []
-    for value in (strides, pads, dilations):
-        if type(value) is list or type(value) is tuple:
-            if not all(type(n) is int for n in value):  # 1.0 must not find what was kept for 1
-                return _checked(verb, size, kernel, strides, pads, dilations, auto_pad)
-            given.append(tuple(value))
-        elif value is None:
-            given.append(None)
-        else:
-            return _checked(verb, size, kernel, strides, pads, dilations, auto_pad)
-    return _kept(verb, tuple(size), tuple(kernel), *given, auto_pad)
-
-
-def _checked(
-    verb: str, size: Sequence[int], kernel: Sequence[int], strides: Any, pads: Any, dilations: Any, auto_pad: Any
-) -> Geometry:
     dims = len(size)
     steps = integers(verb, "strides", strides, dims, 1, 1)
     spread = integers(verb, "dilations", dilations, dims, 1, 1)
@@ -99,6 +82,3 @@ def _checked(
         begins.append(begin)
         out.append((padded - reach) // steps[d] + 1)
     return Geometry(steps, tuple(begins), spread, tuple(out))
-
-
-_kept = functools.lru_cache(maxsize=1024)(_checked)

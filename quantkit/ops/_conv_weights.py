@@ -12,17 +12,7 @@ from quantkit._kernels import PackedTaps
 from quantkit.errors import InvalidArgument, InvalidDType, ShapeMismatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
-
-    from quantkit._kernels import ConvPlan
-
-
-def _bytes_of(values: NDArray[Any]) -> tuple[Any, ...]:
-    if values.dtype.hasobject:  # addresses say nothing: equal to no other key
-        return (object(),)
-    return values.dtype.str, values.shape, values.tobytes()
 
 
 class PackedConv:
@@ -39,7 +29,7 @@ class PackedConv:
         Bytes held.
     """
 
-    __slots__ = ("_codes", "_packed", "_plan", "group", "is_signed", "shape")
+    __slots__ = ("_codes", "_packed", "group", "is_signed", "last", "shape")
 
     def __init__(self, verb: str, w: Any, group: Any) -> None:
         w = np.asarray(w)
@@ -60,7 +50,7 @@ class PackedConv:
         self.shape: tuple[int, ...] = w.shape
         self.is_signed = w.dtype == np.int8
         self._codes: NDArray[Any] | None = None
-        self._plan: tuple[Any, Any] = (None, None)
+        self.last: tuple[Any, Any] = (None, None)  # what a call was given, and what was made of it
         if self.is_depthwise:
             # The difference to the zero points is packed, and they come with the call.
             self._codes = w.astype(np.int16).reshape(w.shape[0], -1).T.copy()
@@ -96,23 +86,6 @@ class PackedConv:
         if self._packed[0] != key:  # those of the last call are kept: a layer has one zero point
             self._packed = (key, self._depthwise(zero_point if key else (0 if self.is_signed else 128)))
         return self._packed[1], 0
-
-    def plan_for(self, parameters: tuple[Any, ...], make: Callable[[], ConvPlan]) -> ConvPlan:
-        """Return the plan of the last call where its parameters were the same, else a new one.
-
-        A layer is called with the same parameters again and again, and to check and arrange them takes longer than a
-        small convolution. Arrays are compared by their bytes.
-        """
-        key = tuple(
-            (type(p), p) if isinstance(p, (int, float, str)) or p is None else _bytes_of(np.asarray(p))
-            for p in parameters
-        )
-        kept, plan = self._plan
-        if kept != key:
-            plan = make()
-            self._plan = (key, plan)
-        made: ConvPlan = plan
-        return made
 
     def _grouped(self, w: NDArray[Any]) -> PackedTaps:
         outputs, channels, kernel = w.shape[0] // self.group, w.shape[1], w.shape[2:]

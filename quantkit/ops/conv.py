@@ -6,18 +6,20 @@ docs/kernels.md shows how a convolution becomes a product of rows that lie in pi
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from quantkit._kernels import ConvPlan
 from quantkit.errors import InvalidArgument, InvalidDType, InvalidQParams, ShapeMismatch
-from quantkit.ops._conv_geometry import geometry
+from quantkit.ops._conv_geometry import Geometry, geometry
 from quantkit.ops._conv_weights import PackedConv
 from quantkit.ops.matmul import LONGEST_K
 from quantkit.qparams import as_qdtype, as_scale, as_zero_point, check_zero_point
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 _CODES = (np.dtype(np.uint8), np.dtype(np.int8))
@@ -96,17 +98,64 @@ def empty_like_layout(shape: tuple[int, ...], dtype: np.dtype[Any], channels_las
     return np.empty(shape, dtype)
 
 
-def _run(
+def _key(values: tuple[Any, ...]) -> Any:
+    """Return what tells calls apart: arrays by their bytes, numbers by type and value; None where nothing does."""
+    key: list[Any] = []
+    for v in values:
+        kind = type(v)
+        if v is None or kind is int or kind is float or kind is str:
+            key += (kind, v)
+        elif kind is np.ndarray or isinstance(v, np.generic):
+            if v.dtype.hasobject:
+                return None
+            key += (v.dtype.str, v.shape, v.tobytes())
+        elif kind is tuple or kind is list:
+            if not all(type(n) is int for n in v):
+                return None
+            key.append(tuple(v))
+        else:
+            return None
+    return key
+
+
+class _Made(NamedTuple):
+    """What was made of the arguments of a call."""
+
+    plan: ConvPlan
+    at: Geometry
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+def _convolve(
     verb: str,
-    plan: ConvPlan,
-    x: NDArray[Any],
-    w: PackedConv,
-    dtype: np.dtype[Any],
+    x: Any,
+    w: Any,
+    group: Any,
+    attributes: tuple[Any, ...],
+    parameters: tuple[Any, ...],
     out: Any,
-    attributes: dict[str, Any],
+    make: Callable[[NDArray[Any], PackedConv], tuple[ConvPlan, np.dtype[Any]]],
 ) -> NDArray[Any]:
-    at = geometry(verb, x.shape[2:], w.shape[2:], **attributes)
-    shape = (x.shape[0], w.shape[0], *at.out)
+    """Run the plan of the last call of packed weights where all was the same, else that of `make`.
+
+    A layer is called with the same arguments but x again and again, and to check and arrange them takes longer than a
+    small convolution.
+    """
+    x = np.asarray(x)
+    key, made = None, None
+    if isinstance(w, PackedConv):
+        given = (verb, group, x.dtype.str, x.shape, getattr(getattr(out, "dtype", None), "str", None))
+        key = _key((*given, *attributes, *parameters))
+        if key is not None and w.last[0] == key:
+            made = w.last[1]
+    if made is None:
+        x, w = _operands(verb, x, w, group)
+        plan, dtype = make(x, w)
+        at = geometry(verb, x.shape[2:], w.shape[2:], *attributes)
+        made = _Made(plan, at, (x.shape[0], w.shape[0], *at.out), dtype)
+        w.last = (key, made)
+    plan, at, shape, dtype = made
     if out is not None and (not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != dtype):
         what = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
         raise ShapeMismatch(f"{verb}: wanted out of {dtype} {shape}, got {what}")
@@ -162,17 +211,15 @@ def conv_integer(
         Naming the argument, what was wanted and what came.
     """
     verb = "conv_integer"
-    x, w = _operands(verb, x, w, group)
-    signed = x.dtype == np.int8
 
-    def plan() -> ConvPlan:
+    def make(x: NDArray[Any], w: PackedConv) -> tuple[ConvPlan, np.dtype[Any]]:
+        signed = x.dtype == np.int8
         x_zero = _zero_point(verb, "x_zero_point", x_zero_point, signed)
         packed, w_zero = w.for_zero_point(_zero_point(verb, "w_zero_point", w_zero_point, w.is_signed, w.shape[0]))
-        return ConvPlan(packed, signed, x_zero, w_zero, None, "int32", None)
+        return ConvPlan(packed, signed, x_zero, w_zero, None, "int32", None), np.dtype(np.int32)
 
-    made = w.plan_for((signed, x_zero_point, w_zero_point), plan)
-    attributes = {"strides": strides, "pads": pads, "dilations": dilations, "auto_pad": auto_pad}
-    return _run(verb, made, x, w, np.dtype(np.int32), out, attributes)
+    attributes = (strides, pads, dilations, auto_pad)
+    return _convolve(verb, x, w, group, attributes, (x_zero_point, w_zero_point), out, make)
 
 
 def qlinear_conv(
@@ -222,29 +269,27 @@ def qlinear_conv(
         Naming the argument, what was wanted and what came.
     """
     verb = "qlinear_conv"
-    x, w = _operands(verb, x, w, group)
-    outputs, depth = w.shape[0], math.prod(w.shape[1:])
-    if depth > LONGEST_K:
-        raise InvalidArgument(f"{verb}: wanted at most {LONGEST_K} products a sum, which stay in int32, got {depth}")
-    given = getattr(out, "dtype", None) or getattr(y_zero_point, "dtype", x.dtype)
-    dtype = np.dtype(given) if given in _CODES else x.dtype
-    signed = x.dtype == np.int8
 
-    def plan() -> ConvPlan:
+    def make(x: NDArray[Any], w: PackedConv) -> tuple[ConvPlan, np.dtype[Any]]:
+        outputs, depth, signed = w.shape[0], math.prod(w.shape[1:]), x.dtype == np.int8
+        if depth > LONGEST_K:
+            raise InvalidArgument(
+                f"{verb}: wanted at most {LONGEST_K} products a sum, which stay in int32, got {depth}"
+            )
+        given = getattr(out, "dtype", None) or getattr(y_zero_point, "dtype", x.dtype)
+        dtype = np.dtype(given) if given in _CODES else x.dtype
         qdtype = as_qdtype(dtype)
         x_zero = _zero_point(verb, "x_zero_point", x_zero_point, signed)
         w_zero = _zero_point(verb, "w_zero_point", w_zero_point, w.is_signed, outputs)
         y_zero = _zero_point(verb, "y_zero_point", y_zero_point, dtype == np.int8)
         scales = _scale(verb, "x_scale", x_scale) * _scale(verb, "w_scale", w_scale, outputs)
         multiplier = np.broadcast_to(scales / _scale(verb, "y_scale", y_scale), (outputs,))
+        multiplier = np.ascontiguousarray(multiplier, np.float32)
         addend = _bias(verb, bias, outputs)
         packed, w_zero = w.for_zero_point(w_zero)
-        multiplier = np.ascontiguousarray(multiplier, np.float32)
-        return ConvPlan(
-            packed, signed, x_zero, w_zero, addend, dtype.name, multiplier, y_zero, qdtype.qmin, qdtype.qmax
-        )
+        low, high = qdtype.qmin, qdtype.qmax
+        return ConvPlan(packed, signed, x_zero, w_zero, addend, dtype.name, multiplier, y_zero, low, high), dtype
 
-    given = (signed, dtype.name, x_scale, x_zero_point, w_scale, w_zero_point, y_scale, y_zero_point, bias)
-    made = w.plan_for(given, plan)
-    attributes = {"strides": strides, "pads": pads, "dilations": dilations, "auto_pad": auto_pad}
-    return _run(verb, made, x, w, dtype, out, attributes)
+    attributes = (strides, pads, dilations, auto_pad)
+    parameters = (x_scale, x_zero_point, w_scale, w_zero_point, y_scale, y_zero_point, bias)
+    return _convolve(verb, x, w, group, attributes, parameters, out, make)
