@@ -14,7 +14,7 @@ from quantkit._kernels import ConvPlan
 from quantkit.errors import InvalidArgument, InvalidDType, InvalidQParams, ShapeMismatch
 from quantkit.ops._conv_geometry import Geometry, geometry
 from quantkit.ops._conv_weights import PackedConv
-from quantkit.ops.matmul import LONGEST_K
+from quantkit.ops.matmul import check_depth
 from quantkit.qparams import as_qdtype, as_scale, as_zero_point, check_zero_point
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ def qlinear_conv(
     Raises
     ------
     InvalidArgument
-        When more than 65,793 products make a sum, which could leave int32; for bad attributes.
+        When so many products make a sum that it could leave int32 (at most 65,793); for bad attributes.
     InvalidDType, ShapeMismatch, InvalidQParams
         Naming the argument, what was wanted and what came.
     """
@@ -272,16 +272,13 @@ def qlinear_conv(
 
     def make(x: NDArray[Any], w: PackedConv) -> tuple[ConvPlan, np.dtype[Any]]:
         outputs, depth, signed = w.shape[0], math.prod(w.shape[1:]), x.dtype == np.int8
-        if depth > LONGEST_K:
-            raise InvalidArgument(
-                f"{verb}: wanted at most {LONGEST_K} products a sum, which stay in int32, got {depth}"
-            )
         given = getattr(out, "dtype", None) or getattr(y_zero_point, "dtype", x.dtype)
         dtype = np.dtype(given) if given in _CODES else x.dtype
         qdtype = as_qdtype(dtype)
         x_zero = _zero_point(verb, "x_zero_point", x_zero_point, signed)
         w_zero = _zero_point(verb, "w_zero_point", w_zero_point, w.is_signed, outputs)
         y_zero = _zero_point(verb, "y_zero_point", y_zero_point, dtype == np.int8)
+        check_depth(verb, depth, (signed, x_zero), (w.is_signed, w_zero))
         scales = _scale(verb, "x_scale", x_scale) * _scale(verb, "w_scale", w_scale, outputs)
         multiplier = np.broadcast_to(scales / _scale(verb, "y_scale", y_scale), (outputs,))
         multiplier = np.ascontiguousarray(multiplier, np.float32)

@@ -235,5 +235,5 @@ def test_qlinear_conv_arguments():
     with pytest.raises(ShapeMismatch, match=r"wanted bias of shape \(8,\), got \(7,\)"):
         ops.qlinear_conv(*good, np.zeros(7, np.int32))
     deep = np.zeros((1, 65_794, 1), np.uint8)
-    with pytest.raises(InvalidArgument, match="at most 65793 products a sum, which stay in int32, got 65794"):
+    with pytest.raises(InvalidArgument, match=r"at most 65793 products a sum, .*, got 65794"):
         ops.qlinear_conv(deep, 0.1, 0, np.zeros((1, 65_794, 1), np.int8), 0.1, 0, 0.1, 0)

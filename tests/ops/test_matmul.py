@@ -176,8 +176,47 @@ def test_qlinear_matmul_arguments():
         with pytest.raises(error, match=message):
             ops.qlinear_matmul(*bad)
     deep = np.zeros((1, 65_794), np.uint8)
-    with pytest.raises(InvalidArgument, match="wanted K <= 65793, where sums stay in int32, got 65794"):
+    with pytest.raises(InvalidArgument, match=r"wanted at most 65793 products a sum .* got 65794"):
         ops.qlinear_matmul(deep, 0.1, 0, np.zeros((65_794, 1), np.int8), 0.1, 0, 0.1, 0)
+
+
+@pytest.mark.parametrize(("dtype", "zero_point"), [(np.uint8, 0), (np.int8, 127), (np.int8, -128)])
+def test_sums_that_could_leave_int32_are_refused(dtype, zero_point):
+    """Products of full range reach 255 * 255, so that K = 33,026 is one too many."""
+    for k in (33_025, 33_026):
+        a = np.full((1, k), 255, np.uint8)
+        b = np.full((k, 1), 255 if dtype == np.uint8 else -128 if zero_point > 0 else 127, dtype)
+        exact = 255 * (int(b[0, 0]) - zero_point) * k
+        if k == 33_025:
+            assert ops.matmul_integer(a, b, 0, zero_point).item() == exact
+            y = ops.qlinear_matmul(a, 1.0, 0, b, 1.0, zero_point, abs(exact) / 100, np.int8(0))
+            assert y.item() == np.sign(exact) * 100
+        else:
+            with pytest.raises(InvalidArgument, match=r"at most 33025 products a sum .* got 33026"):
+                ops.qlinear_matmul(a, 1.0, 0, b, 1.0, zero_point, 1e7, np.int8(0))
+
+
+@pytest.mark.parametrize(("a", "b"), [((7, 0), (0, 5)), ((3, 2), (2, 0)), ((2, 7, 0), (0, 5)), ((2, 3, 0), (2, 0, 5))])
+def test_nothing_to_add_up(a, b):
+    expected = np.matmul(np.zeros(a, np.int32), np.zeros(b, np.int32))
+    assert np.array_equal(ops.matmul_integer(np.ones(a, np.uint8), np.ones(b, np.int8), 3, 4), expected)
+
+
+def test_out_may_lie_in_an_operand():
+    rng = np.random.default_rng(9)
+    room = codes(rng, (4, 8, 8), np.int8)
+    for where in (slice(0, 3), slice(1, 4)):
+        b = room.copy()
+        a = codes(rng, (3, 8, 8), np.int8)
+        expected = ops.qlinear_matmul(a, 0.1, 0, b[:3].copy(), 0.1, 0, 0.3, np.int8(0))
+        out = b[where]
+        assert np.array_equal(ops.qlinear_matmul(a, 0.1, 0, b[:3], 0.1, 0, 0.3, np.int8(0), out=out), expected)
+        packed, left = ops.pack_matmul(room[0]), a.copy()
+        for _ in range(2):  # the second call takes the plan that the first one kept
+            left[:] = a
+            expected = ops.qlinear_matmul(a[0], 0.1, 0, room[0], 0.1, 0, 0.3, np.int8(0))
+            got = ops.qlinear_matmul(left[0], 0.1, 0, packed, 0.1, 0, 0.3, np.int8(0), out=left[0])
+            assert np.array_equal(got, expected)
 
 
 def test_all_extremes_through_the_fused_end(isa):
