@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from quantkit._kernels import ConvPlan
+from quantkit._kernels import ConvPlan, call_key
 from quantkit.errors import InvalidArgument, InvalidDType, InvalidQParams, ShapeMismatch
 from quantkit.ops._conv_geometry import Geometry, geometry
 from quantkit.ops._conv_weights import PackedConv
@@ -98,26 +98,6 @@ def empty_like_layout(shape: tuple[int, ...], dtype: np.dtype[Any], channels_las
     return np.empty(shape, dtype)
 
 
-def _key(values: tuple[Any, ...]) -> Any:
-    """Return what tells calls apart: arrays by their bytes, numbers by type and value; None where nothing does."""
-    key: list[Any] = []
-    for v in values:
-        kind = type(v)
-        if v is None or kind is int or kind is float or kind is str:
-            key += (kind, v)
-        elif kind is np.ndarray or isinstance(v, np.generic):
-            if v.dtype.hasobject:
-                return None
-            key += (v.dtype.str, v.shape, v.tobytes())
-        elif kind is tuple or kind is list:
-            if not all(type(n) is int for n in v):
-                return None
-            key.append(tuple(v))
-        else:
-            return None
-    return key
-
-
 class _Made(NamedTuple):
     """What was made of the arguments of a call."""
 
@@ -146,7 +126,7 @@ def _convolve(
     key, made = None, None
     if isinstance(w, PackedConv):
         given = (verb, group, x.dtype.str, x.shape, getattr(getattr(out, "dtype", None), "str", None))
-        key = _key((*given, *attributes, *parameters))
+        key = call_key((*given, *attributes, *parameters))
         if key is not None and w.last[0] == key:
             made = w.last[1]
     if made is None:
