@@ -75,19 +75,32 @@ INLINE __m512 with_residual(const qk_epilogue *e, __m512 t, const uint8_t *resid
                          _mm512_mul_ps(_mm512_set1_ps(e->residual_ratio), theirs));
 }
 
-INLINE void store_codes(const qk_epilogue *e, __m512i codes, char *c, __mmask64 columns, int count) {
-    if (!e->table) {
-        _mm512_mask_storeu_epi8(c, columns, codes);
-        return;
-    }
+/* 64 codes through the table, where there is one. */
+INLINE __m512i looked_up(const qk_epilogue *e, __m512i codes) {
+    if (!e->table) return codes;
 #ifdef VBMI
-    (void)count;
-    _mm512_mask_storeu_epi8(c, columns, lookup64(codes, e->table));
+    return lookup64(codes, e->table);
 #else
     _Alignas(64) uint8_t q[QK_PANEL];
     _mm512_store_si512(q, codes);
-    for (int n = 0; n < count; n++) c[n] = (char)e->table[q[n]];
+    for (int n = 0; n < QK_PANEL; n++) q[n] = e->table[q[n]];
+    return _mm512_load_si512(q);
 #endif
+}
+
+/* 64 codes that are `rows` rows of 16 V go to as many rows of c. */
+INLINE void store_codes(__m512i codes, char *c, int64_t stride, int rows, int V, __mmask64 columns) {
+    if (V == 1) {
+        const __m128i lane[4] = {_mm512_castsi512_si128(codes), _mm512_extracti32x4_epi32(codes, 1),
+                                 _mm512_extracti32x4_epi32(codes, 2), _mm512_extracti32x4_epi32(codes, 3)};
+#pragma GCC unroll 4
+        for (int r = 0; r < rows; r++) _mm_mask_storeu_epi8(c + r * stride, (__mmask16)columns, lane[r]);
+    } else if (V == 2) {
+        _mm256_mask_storeu_epi8(c, (__mmask32)columns, _mm512_castsi512_si256(codes));
+        if (rows > 1) _mm256_mask_storeu_epi8(c + stride, (__mmask32)columns, _mm512_extracti64x4_epi64(codes, 1));
+    } else {
+        _mm512_mask_storeu_epi8(c, columns, codes);
+    }
 }
 
 /* R rows of V vectors become rows of c, from row m on. R, V, is_signed and residual are literals. */
@@ -100,17 +113,21 @@ INLINE void finish_codes(const qk_matmul_tile *t, int64_t m, const __m512i *acc,
     __m512 scale[4];
 #pragma GCC unroll 4
     for (int v = 0; v < V; v++) scale[v] = _mm512_loadu_ps(e->scale + 16 * v);
+    const int together = V == 1 ? 4 : V == 2 ? 2 : 1; /* rows that fill a vector of codes */
 #pragma GCC unroll 8
-    for (int r = 0; r < R; r++) {
+    for (int first = 0; first < R; first += together) {
+        const int rows = R - first < together ? R - first : together;
         __m512i q[4] = {_mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512(), _mm512_setzero_si512()};
 #pragma GCC unroll 4
-        for (int v = 0; v < V; v++) {
+        for (int i = 0; i < rows * V; i++) {
+            const int r = first + i / V, v = i % V;
             __m512 y = _mm512_mul_ps(_mm512_cvtepi32_ps(acc[r * V + v]), scale[v]);
             if (residual)
                 y = with_residual(e, y, e->residual + (m + r) * e->residual_stride + 16 * v, lanes(t->columns, v), is_signed);
-            q[v] = _mm512_cvtps_epi32(_mm512_min_ps(far, y));
+            q[i] = _mm512_cvtps_epi32(_mm512_min_ps(far, y));
         }
-        store_codes(e, narrowed(&p, q, is_signed), (char *)t->c + (m + r) * t->c_stride, columns, t->columns);
+        const __m512i codes = looked_up(e, narrowed(&p, q, is_signed));
+        store_codes(codes, (char *)t->c + (m + first) * t->c_stride, t->c_stride, rows, V, columns);
     }
 }
 
