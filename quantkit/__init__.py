@@ -1,30 +1,15 @@
 """quantkit: 8-bit quantization outside the big frameworks.
 
-Importing it needs NumPy alone. The jobs (`quantize_model` and others) load onnx, onnxruntime and Pillow on first use.
+Every name loads its part of the house on first use: tensors and verbs need NumPy alone, the jobs (`quantize_model` and
+others) onnx, onnxruntime and Pillow.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from quantkit import cpu, errors, ops
-from quantkit._version import own_version as _own_version
-from quantkit.qparams import QDType, QParams, choose_qparams, qint8, quint8
-from quantkit.storage import Array, ByteStorage, QUInt8Storage
-from quantkit.tensor import (
-    QTensor,
-    as_tensor,
-    conv2d,
-    empty,
-    from_buffer,
-    from_dlpack,
-    from_numpy,
-    full,
-    quantize,
-    randint,
-)
-
 if TYPE_CHECKING:
+    from quantkit import cpu, errors, ops
     from quantkit.files import load, save
     from quantkit.images.image_file import read_image, write_image
     from quantkit.images.opened import open_images
@@ -33,22 +18,58 @@ if TYPE_CHECKING:
     from quantkit.jobs.inspect import inspect_model
     from quantkit.jobs.predict import predict_images
     from quantkit.models.quantizer import quantize_model
+    from quantkit.qparams import QDType, QParams, choose_qparams, qint8, quint8
+    from quantkit.storage import Array, ByteStorage, QUInt8Storage
+    from quantkit.tensor import (
+        QTensor,
+        as_tensor,
+        conv2d,
+        empty,
+        from_buffer,
+        from_dlpack,
+        from_numpy,
+        full,
+        quantize,
+        randint,
+    )
     from quantkit.weights import dequantize_weights, open_weights, quantize_weights
 
     __version__: str
 
-# The same names at run time: each loads its part of the house on first use. Name -> module.
+# The same names at run time. Nothing is imported before it is used, so that the command line can answer an
+# interruption, or an environment that the kernels refuse, with one line. Name -> module that has it.
 _LAZY = {
+    "Array": "quantkit.storage",
+    "ByteStorage": "quantkit.storage",
+    "QDType": "quantkit.qparams",
+    "QParams": "quantkit.qparams",
+    "QTensor": "quantkit.tensor",
+    "QUInt8Storage": "quantkit.storage",
+    "as_tensor": "quantkit.tensor",
+    "choose_qparams": "quantkit.qparams",
     "compare_models": "quantkit.jobs.compare",
+    "conv2d": "quantkit.tensor",
+    "cpu": "quantkit",
     "dequantize_weights": "quantkit.weights",
+    "empty": "quantkit.tensor",
+    "errors": "quantkit",
+    "from_buffer": "quantkit.tensor",
+    "from_dlpack": "quantkit.tensor",
+    "from_numpy": "quantkit.tensor",
+    "full": "quantkit.tensor",
     "inspect_model": "quantkit.jobs.inspect",
     "load": "quantkit.files",
     "open_images": "quantkit.images.opened",
     "open_weights": "quantkit.weights",
+    "ops": "quantkit",
     "predict_images": "quantkit.jobs.predict",
     "process_images": "quantkit.images.process",
+    "qint8": "quantkit.qparams",
+    "quantize": "quantkit.tensor",
     "quantize_model": "quantkit.models.quantizer",
     "quantize_weights": "quantkit.weights",
+    "quint8": "quantkit.qparams",
+    "randint": "quantkit.tensor",
     "read_image": "quantkit.images.image_file",
     "save": "quantkit.files",
     "write_image": "quantkit.images.image_file",
@@ -97,9 +118,13 @@ if not TYPE_CHECKING:  # a checker must not take every name for granted
         if name in _LAZY:
             from importlib import import_module
 
-            value = getattr(import_module(_LAZY[name]), name)
+            # A part of this package is a module itself; asking the package for it would end up here again.
+            home = _LAZY[name]
+            value = import_module(f"{home}.{name}") if home == __name__ else getattr(import_module(home), name)
         elif name == "__version__":
-            value = _own_version()
+            from quantkit._version import own_version
+
+            value = own_version()
         else:
             raise AttributeError(f"module 'quantkit' has no attribute {name!r}")
         globals()[name] = value

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Sequence
 from types import FrameType
 
@@ -15,7 +16,7 @@ import click
 from quantkit._version import own_version
 from quantkit.cli.bench import bench
 from quantkit.cli.compare import compare
-from quantkit.cli.console import fail, flush
+from quantkit.cli.console import fail, flush, stdout
 from quantkit.cli.doctor import PACKAGES, doctor
 from quantkit.cli.images import images
 from quantkit.cli.inspect import inspect
@@ -33,8 +34,9 @@ TERMINATED = 143
 def group() -> None:
     """8-bit quantization of ONNX models, measured beside the float model, and of weight files.
 
-    Exit codes: 0 done and verified; 1 finished, but the measured agreement or some inputs fell short (listed);
-    2 wrong usage or bad input, nothing written.
+    Exit codes: 0 done and verified; 1 finished, but the measured agreement or some inputs fell short (listed), or
+    the result could not be printed; 2 wrong usage or bad input, nothing written. Modes dynamic and weight_only
+    without data end with 0 and the line "not verified".
     """
 
 
@@ -49,7 +51,10 @@ def run(arguments: Sequence[str] | None = None) -> int:
         # So that a terminated run removes its temporary files, as an interrupted one does.
         previous = signal.signal(signal.SIGTERM, _terminate)
     try:
-        return _run(arguments)
+        with warnings.catch_warnings():
+            if not sys.warnoptions:  # warnings speak to who writes code, as -W asks for
+                warnings.simplefilter("ignore")
+            return _run(arguments)
     except KeyboardInterrupt:
         return INTERRUPTED
     finally:
@@ -67,7 +72,9 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 def _run(arguments: Sequence[str] | None) -> int:
     try:
-        result = group.main(None if arguments is None else list(arguments), prog_name="quantkit", standalone_mode=False)
+        given = None if arguments is None else list(arguments)
+        with stdout():  # click writes help itself
+            result = group.main(given, prog_name="quantkit", standalone_mode=False)
         flush()
         return result if isinstance(result, int) else 0
     except click.ClickException as error:
@@ -96,12 +103,16 @@ def _run(arguments: Sequence[str] | None) -> int:
         return 2
     except Exception as error:
         _trace()
-        text = " ".join(str(error).split())
-        fail(
-            f"unexpected {type(error).__name__}{f': {text}' if text else ''} "
-            "(set QUANTKIT_TRACEBACK=1 to see where; please report it)"
-        )
-        return 2
+        return _unexpected(error)
+
+
+def _unexpected(error: Exception) -> int:
+    text = " ".join(str(error).split())
+    fail(
+        f"unexpected {type(error).__name__}{f': {text}' if text else ''} "
+        "(set QUANTKIT_TRACEBACK=1 to see where; please report it)"
+    )
+    return 2
 
 
 def _usage(error: click.ClickException) -> int:

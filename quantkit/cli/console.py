@@ -10,14 +10,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from click.exceptions import Exit
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
-from quantkit.errors import OutputError
+from quantkit.errors import OutputError, QuantkitError
 from quantkit.models.progress import Progress
+
+
+class StdoutError(OutputError):
+    """Standard output cannot be written."""
 
 
 def fail(message: str, prefix: str = "quantkit: error: ") -> None:
@@ -32,22 +37,30 @@ def flush() -> None:
 
     Raises
     ------
-    OutputError
+    StdoutError
         When it cannot be written.
     """
-    with _stdout():
+    with stdout():
         sys.stdout.flush()
 
 
 @contextmanager
-def _stdout() -> Iterator[None]:
+def stdout() -> Iterator[None]:
+    """Turn what goes wrong on standard output into `StdoutError`; a reader that went away is no error.
+
+    Errors of files that are written have become `OutputError` before they come here.
+    """
     try:
         yield
     except BrokenPipeError:
         _discard_stdout()
+    except QuantkitError:
+        raise
     except OSError as error:
+        if error.filename is not None:
+            raise
         _discard_stdout()
-        raise OutputError(f"cannot write to standard output: {error.strerror or error}") from None
+        raise StdoutError(f"cannot write to standard output: {error.strerror or error}") from None
 
 
 def _discard_stdout() -> None:
@@ -59,7 +72,7 @@ def say(text: str) -> None:
     """Print text to stdout; a reader that went away is no error."""
     encoding = sys.stdout.encoding or "ascii"
     text = text.encode(encoding, "backslashreplace").decode(encoding)
-    with _stdout():
+    with stdout():
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         sys.stdout.flush()
 
@@ -86,8 +99,25 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: S
         table.add_column(column, justify="left" if i in left else "right", overflow="fold")
     for row in rows:
         table.add_row(*(escape(cell) for cell in row))
-    with _stdout():
+    with stdout():
         Console(file=sys.stdout).print(table)
+        sys.stdout.flush()
+
+
+@contextmanager
+def standing(what: object) -> Iterator[None]:
+    """Print what was done, with `what` written already: that nobody can be told does not undo it.
+
+    Raises
+    ------
+    click.exceptions.Exit
+        With code 1, after a line on stderr, when standard output cannot be written.
+    """
+    try:
+        yield
+    except StdoutError as error:
+        fail(f"{error}; {what} is written")
+        raise Exit(1) from None
 
 
 @contextmanager

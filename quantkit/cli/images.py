@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from quantkit.cli import options
-from quantkit.cli.console import say, say_json
+from quantkit.cli.console import say, say_json, standing
 from quantkit.cli.rates import rates
 from quantkit.errors import InvalidArgument
 from quantkit.models import report_text as text
@@ -110,9 +111,12 @@ def images(
         done |= result.to_dict()
         code = max(code, 1 if result.failed else 0)
         if not as_json:
-            say("\n".join(describe(result, str(folder))))
+            with standing(output):
+                say("\n".join(describe(result, str(folder))))
     if as_json:
-        say_json(done)
+        written = preview if output is None else output
+        with nullcontext() if written is None else standing(written):
+            say_json(done)
     return code
 
 

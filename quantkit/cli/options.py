@@ -109,12 +109,12 @@ def make_recipe(preset: str, changes: dict[str, Any]) -> Recipe:
 
 
 streams = click.option(
-    "--streams", type=click.IntRange(1), metavar="N", help="Threads that decode. Default: all usable CPUs."
+    "--streams", type=click.IntRange(1, 256), metavar="N", help="Threads that decode. Default: all usable CPUs."
 )
 samples = click.option("--samples", type=click.IntRange(min=1), help="Use at most this many samples. Default: all.")
 threads = click.option(
     "--threads",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, 256),
     default=0,
     show_default="all CPUs",
     help="Threads for running the models. Latency is always measured on one.",

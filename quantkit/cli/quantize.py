@@ -108,4 +108,4 @@ def quantize(
             progress=tell,
             **more,
         )
-    return finish(result.report, report, as_json)
+    return finish(result.report, report, as_json, output)

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quantkit.cli import options
-from quantkit.cli.console import say, say_json
+from quantkit.cli.console import say, say_json, standing
 from quantkit.cli.rates import rates
 from quantkit.errors import FormatError
+from quantkit.files import file_problem
 
 if TYPE_CHECKING:
     from quantkit.jobs.predict import PredictResult
@@ -72,10 +73,11 @@ def run(
             max_pixels=max_pixels or MAX_PIXELS,
             progress=tell,
         )
-    if as_json:
-        say_json(result.to_dict())
-    else:
-        say("\n".join(describe(result, str(images))))
+    with standing(output):
+        if as_json:
+            say_json(result.to_dict())
+        else:
+            say("\n".join(describe(result, str(images))))
     return 1 if result.failed else 0
 
 
@@ -97,6 +99,9 @@ def describe(result: PredictResult, source: str) -> list[str]:
 
 
 def _names(path: Path) -> list[str]:
+    problem = file_problem(path)
+    if problem is not None:
+        raise FormatError(f"{path}: {problem}")
     try:
         return path.read_text("utf-8").splitlines()
     except OSError as error:

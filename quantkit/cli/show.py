@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
 
-from quantkit.cli.console import fail, on_terminal, say, say_json, show_table
+from quantkit.cli.console import fail, on_terminal, say, say_json, show_table, standing
 from quantkit.errors import InvalidArgument, OutputError
 from quantkit.files import atomic_write, check_output
 from quantkit.models import report_text as text
@@ -31,21 +32,24 @@ def check_report(path: Path | None, *others: Path | None) -> None:
             raise InvalidArgument(f"--report: {path} is also the model")
 
 
-def finish(report: Report, path: Path | None, as_json: bool) -> int:
-    """Print the report, write it where that was asked for, and return the exit code."""
-    if as_json:
-        say_json(report.to_dict())
-    elif on_terminal():
-        _show_tables(report)
-    else:
-        say(text.summary(report))
+def finish(report: Report, path: Path | None, as_json: bool, written: Path | None = None) -> int:
+    """Write the report where that was asked for, print it, and return the exit code; `written` is the work's output."""
+    code = 1 if report.shortfalls() else 0
     try:
         if path is not None:
             _write(report, path)
+            written = written or path
     except OutputError as error:  # no 2: the work is done, and its output stands
         fail(f"the report was not written: {error}")
-        return 1
-    return 1 if report.shortfalls() else 0
+        code = 1
+    with nullcontext() if written is None else standing(written):
+        if as_json:
+            say_json(report.to_dict())
+        elif on_terminal():
+            _show_tables(report)
+        else:
+            say(text.summary(report))
+    return code
 
 
 def _write(report: Report, path: Path) -> None:

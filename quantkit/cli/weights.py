@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quantkit.cli import options
-from quantkit.cli.console import fail, note, on_terminal, progress, say, say_json, show_table
+from quantkit.cli.console import fail, note, on_terminal, progress, say, say_json, show_table, standing
 
 if TYPE_CHECKING:
     from quantkit.weights import WeightsResult
@@ -52,7 +52,7 @@ WORST = 10  # tensors in the table; --json has all
     show_default=True,
     help="Leave smaller tensors float. Those of one dimension always are.",
 )
-@click.option("--streams", type=click.IntRange(min=1), show_default="all CPUs", help="Tensors worked on at a time.")
+@click.option("--streams", type=click.IntRange(1, 256), show_default="all CPUs", help="Tensors worked on at a time.")
 @click.option("--resume/--no-resume", default=True, show_default=True, help="Go on where a killed run stopped.")
 @click.option(
     "--min-sqnr",
@@ -76,11 +76,12 @@ def weights(files: tuple[str, ...], output: Path, block: str, min_sqnr: float, a
         found = quantize_weights(source, output, block=int(block), progress=tell, **more)
     shortfalls = found.shortfalls(min_sqnr)
     results = found.results if isinstance(found, WeightsBatch) else (found,)
-    if as_json:
-        say_json({"schema": SCHEMA, **found.to_json(), "shortfalls": shortfalls})
-    else:
-        for result in results:
-            _show(result)
+    with standing(output):
+        if as_json:
+            say_json({"schema": SCHEMA, **found.to_json(), "shortfalls": shortfalls})
+        else:
+            for result in results:
+                _show(result)
     for line in [text for result in results for text in result.notes]:
         note(f"note: {line}")
     if not results:

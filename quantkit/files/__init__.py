@@ -3,6 +3,7 @@
 from quantkit.files.atomic import atomic_write, check_output
 from quantkit.files.layout import DTYPES, TensorLayout, dtype_name, plan_tensors
 from quantkit.files.qtensors import load, save
+from quantkit.files.regular import file_problem
 from quantkit.files.resumable import ResumableFile, resumable_write
 from quantkit.files.tensors import TensorFile, TensorWriter, create_tensors, open_tensors, save_tensors
 
@@ -16,6 +17,7 @@ __all__ = [
     "check_output",
     "create_tensors",
     "dtype_name",
+    "file_problem",
     "load",
     "open_tensors",
     "plan_tensors",

@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError, EncodeError
 from onnx import GraphProto, ModelProto, TensorProto
 
 from quantkit.errors import ModelError
-from quantkit.files import atomic_write
+from quantkit.files import atomic_write, file_problem
 from quantkit.graph.ir import Model
 from quantkit.graph.tensors import TensorReader, is_external
 
@@ -51,7 +51,11 @@ def read_proto(source: ModelSource) -> tuple[ModelProto, TensorReader]:
             where, folder, data = "the model given as bytes", None, bytes(source)
         else:
             path = Path(source)
-            where, folder = str(path), path.resolve().parent
+            where = str(path)
+            problem = file_problem(path)
+            if problem is not None:
+                raise ModelError(f"{where}: {problem}")
+            folder = path.resolve().parent
             try:
                 data = path.read_bytes()
             except OSError as error:

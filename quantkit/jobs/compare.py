@@ -10,7 +10,7 @@ from quantkit.models.data import FeedSource, open_data
 from quantkit.models.image_data import recipe_of
 from quantkit.models.progress import Progress
 from quantkit.models.report import Report, versions
-from quantkit.models.runtime import ModelSource, describe_model, open_session
+from quantkit.models.runtime import ModelSource, check_threads, describe_model, open_session
 from quantkit.models.sizes import model_size
 from quantkit.models.verify import measure_latency, verify
 
@@ -43,7 +43,7 @@ def compare_models(
     class_axis : int, optional
         Axis of the first output whose argmax is a decision.
     threads : int, default 0
-        Threads of the agreement runs; 0 lets onnxruntime decide. Latency is measured on one.
+        Threads of the agreement runs, at most 256; 0 lets onnxruntime decide. Latency is measured on one.
     thresholds : Thresholds, optional
         When the agreement falls short.
     latency : bool, default True
@@ -60,7 +60,10 @@ def compare_models(
     ------
     ModelError, CalibrationError
         Naming the file, input or output at fault.
+    InvalidArgument
+        For a number of threads, a class axis or a threshold that cannot be.
     """
+    check_threads(threads)
     started = time.perf_counter()
     session = open_session(float_model)
     recipe = preset if preset is not None else recipe_of(float_model) or recipe_of(int8_model)

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from quantkit.errors import CalibrationError
+from quantkit.files import file_problem
 from quantkit.models.array_files import ArrayFolder, ArrayStore, Labels, is_array_file
 from quantkit.models.inputs import Feed, InputSpec
 from quantkit.models.spool import SequenceStore, SpoolStore
@@ -176,7 +177,8 @@ def _open_path(path: Path, inputs: Mapping[str, InputSpec], recipe: Recipe | str
             return ArrayStore.from_file(path, inputs)
         raise CalibrationError(f"{path}: is neither a folder nor an .npz or .npy file")
     if not path.is_dir():
-        raise CalibrationError(f"{path}: no such file or folder")
+        problem = file_problem(path) if path.exists() else "no such file or folder"
+        raise CalibrationError(f"{path}: {problem}")
     try:
         entries = sorted(path.iterdir())
     except OSError as error:

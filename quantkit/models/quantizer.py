@@ -31,7 +31,7 @@ from quantkit.models.prepare import prepare
 from quantkit.models.progress import Progress
 from quantkit.models.refine import Refiner
 from quantkit.models.report import QuantizationResult, Report, TensorRange, versions
-from quantkit.models.runtime import Session, describe_model, open_session
+from quantkit.models.runtime import Session, check_threads, describe_model, open_session
 from quantkit.models.saturation import find_saturation
 from quantkit.models.selection import match_excluded
 from quantkit.models.sizes import model_size
@@ -113,7 +113,7 @@ def quantize_model(
     class_axis : int, optional
         Axis of the first output along which classes lie.
     threads : int
-        Threads of the agreement runs; 0 lets onnxruntime decide. Latency is measured on one.
+        Threads of the agreement runs, at most 256; 0 lets onnxruntime decide. Latency is measured on one.
     thresholds : Thresholds, optional
         When `Report.shortfalls` says that agreement falls short.
     progress : callable, optional
@@ -130,7 +130,7 @@ def quantize_model(
     CalibrationError
         When the samples do not fit the model, or static quantization got none.
     InvalidArgument
-        For an unknown option, or an entry of `exclude` that matches nothing.
+        For an option that is unknown or cannot be, or an entry of `exclude` that matches nothing.
     OutputError
         When the output cannot be written; nothing is left behind.
     """
@@ -141,6 +141,9 @@ def quantize_model(
         raise CalibrationError(
             "static quantization needs samples: give calibration data (--calibration, calibration=), or mode dynamic"
         )
+    if mode != "static" and format != "qdq":
+        raise InvalidArgument(f"format {format} is a form of static int8: it does not go with mode {mode}")
+    check_threads(threads)
     if output is not None:
         check_target(output, model)
     job = _Job(model, mode, format, target, progress)

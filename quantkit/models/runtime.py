@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quantkit.errors import ModelError
+from quantkit.cpu import usable_cpus
+from quantkit.errors import InvalidArgument, ModelError
+from quantkit.files import file_problem
 from quantkit.models.inputs import Feed, InputSpec
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from quantkit.graph.tensors import TensorReader
 
 ModelSource = Any  # str, os.PathLike, bytes or onnx.ModelProto
+
+MAX_THREADS = 256
 
 _DTYPES = {
     "float": "float32",
@@ -86,6 +89,12 @@ def describe_model(model: ModelSource) -> str:
     return str(model) if isinstance(model, (str, os.PathLike)) else "the given model"
 
 
+def check_threads(threads: int) -> None:
+    """Raise `InvalidArgument` unless `threads` can be a number of threads; each takes a stack and some a CPU."""
+    if not 0 <= threads <= MAX_THREADS:
+        raise InvalidArgument(f"threads (--threads): wanted 0 to {MAX_THREADS}, got {threads}")
+
+
 def open_session(
     model: ModelSource,
     title: str | None = None,
@@ -102,7 +111,7 @@ def open_session(
     title : str, optional
         What errors call it; the path by default.
     threads : int, default 0
-        0 lets onnxruntime decide.
+        0 lets onnxruntime decide. More than four for each usable CPU are not made.
     tensors : TensorReader, optional
         Where the external data of a ModelProto lies; it is mapped, not copied.
     configure : callable, optional
@@ -112,20 +121,24 @@ def open_session(
     ------
     ModelError
         When it does not load.
+    InvalidArgument
+        When `threads` is none of 0 to 256.
     """
+    check_threads(threads)
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # its warnings about unused initializers and the like are not for our users
     if threads:
-        options.intra_op_num_threads = options.inter_op_num_threads = threads
+        options.intra_op_num_threads = options.inter_op_num_threads = min(threads, 4 * usable_cpus())
     if configure is not None:
         configure(options)
     kept: list[Any] = []
     if isinstance(model, (str, os.PathLike)):
         name = title or str(model)
-        if not Path(model).is_file():
-            raise ModelError(f"{model}: no such file")
+        problem = file_problem(model)
+        if problem is not None:
+            raise ModelError(f"{model}: {problem}")
         given: Any = str(model)
     else:
         name = title or "the given model"

@@ -5,8 +5,11 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
+from pathlib import Path
 
 import click
+import onnx
 import pytest
 
 from quantkit import cli
@@ -180,8 +183,94 @@ def test_a_full_disk_behind_stdout_is_said():
     assert done.stderr == "quantkit: error: cannot write to standard output: No space left on device\n"
 
 
+DIGITS = str(Path(__file__).parents[2] / "datasets" / "digits" / "digits.onnx")
+SHELL = '"$0" -m quantkit "$@"'
+
+
+def shell(redirection, *arguments):
+    """Run the command under a shell that redirects its standard streams."""
+    return subprocess.run(
+        ["sh", "-c", f"{SHELL} {redirection}", sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("name", ["doctor", "inspect", "quantize", "weights"])
+def test_closed_standard_streams_are_no_error(tmp_path, name, closed):
+    output = str(tmp_path / "o.safetensors")
+    more = {"quantize": [DIGITS, "-o", output, "--mode", "dynamic"], "weights": [DIGITS, "-o", output]}
+    done = shell(closed, name, *more.get(name, [DIGITS] if name == "inspect" else []))
+    assert done.returncode == 0, done.stderr
+    assert "error" not in done.stderr
+    if name == "quantize":  # nothing that was printed went into the file opened under the number of standard output
+        onnx.load(output)
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+@pytest.mark.parametrize("name", ["quantize", "weights"])
+def test_a_full_disk_behind_stdout_does_not_undo_the_work(tmp_path, name):
+    output = tmp_path / "out"
+    done = shell(">/dev/full", name, DIGITS, "-o", str(output), *(["--mode=dynamic"] if name == "quantize" else []))
+    assert done.returncode == 1
+    line = f"cannot write to standard output: No space left on device; {output} is written"
+    assert done.stderr.splitlines()[-1] == f"quantkit: error: {line}"
+    assert output.stat().st_size > 10_000
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
+def test_help_on_a_full_disk():
+    done = shell(">/dev/full", "--help")
+    assert done.returncode == 2
+    assert done.stderr == "quantkit: error: cannot write to standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize(("name", "value"), [("QUANTKIT_ISA", "foo"), ("QUANTKIT_NUM_THREADS", "x")])
+def test_an_environment_that_the_kernels_refuse(name, value):
+    done = command("doctor", env={**os.environ, name: value})
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"quantkit: error: {name}: ")
+    assert done.stderr.count("\n") == 1
+
+
+INTERRUPTED_IMPORT = """
+import builtins, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+real = builtins.__import__
+
+def slow(name, *rest, **more):
+    if name == "click":
+        os.kill(os.getpid(), signal.SIGINT)
+    return real(name, *rest, **more)
+
+builtins.__import__ = slow
+from quantkit.cli import main
+sys.exit(main(["doctor"]))
+"""
+
+
+def test_an_interrupted_import_is_one_line():
+    done = python(INTERRUPTED_IMPORT)
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "quantkit: interrupted, nothing half-written\n"
+
+
+def test_warnings_are_for_who_writes_code(monkeypatch, capsys):
+    def callback(**_):
+        warnings.warn("overflow encountered in square", RuntimeWarning, stacklevel=1)
+        return 0
+
+    monkeypatch.setattr(app.group.commands["doctor"], "callback", callback)
+    assert cli.main(["doctor"]) == 0
+    assert capsys.readouterr() == ("", "")
+
+
 WAITS = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
 from quantkit.cli import app, main
 from quantkit.files import atomic_write
 

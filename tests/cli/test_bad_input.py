@@ -36,6 +36,8 @@ def room(tmp_path):
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("text")
     (tmp_path / "a file").write_text("")
+    os.mkfifo(tmp_path / "pipe.onnx")
+    os.mkfifo(tmp_path / "pipe.npz")
     (tmp_path / "q.onnx").write_text("the result of an earlier run")
     return tmp_path
 
@@ -67,6 +69,15 @@ def fails(room, arguments):
 QUANTIZE = {
     "no such model": (["nowhere.onnx"], "nowhere.onnx"),
     "a folder as the model": (["empty"], "empty"),
+    "a device as the model": (["/dev/zero"], "/dev/zero: is not a regular file, it is a device"),
+    "a pipe as the model": (["pipe.onnx"], "pipe.onnx: is not a regular file, it is a pipe"),
+    "a device as the data": (["good.onnx", "--calibration", "/dev/zero"], "/dev/zero: is not a regular file"),
+    "a pipe as the data": (["good.onnx", "--calibration", "pipe.npz"], "pipe.npz: is not a regular file"),
+    "too many threads": (["good.onnx", "--threads", "100000"], "100000 is not in the range 0<=x<=256"),
+    "qoperator without ranges": (
+        ["good.onnx", "--mode", "dynamic", "--format", "qoperator"],
+        "format qoperator is a form of static int8: it does not go with mode dynamic",
+    ),
     "text": (["text.onnx"], "text.onnx"),
     "an empty file": (["empty.onnx"], "empty.onnx"),
     "zeros": (["zeros.onnx"], "zeros.onnx"),
@@ -151,6 +162,9 @@ def test_a_read_only_folder(room):
 
 
 COMPARE = {
+    "a device": (["good.onnx", "/dev/zero", "--data", "data.npz"], "/dev/zero: is not a regular file, it is a device"),
+    "a pipe": (["pipe.onnx", "good.onnx", "--data", "data.npz"], "pipe.onnx: is not a regular file, it is a pipe"),
+    "too many threads": (["good.onnx", "good.onnx", "--data", "data.npz", "--threads=999"], "999 is not in the range"),
     "no such model": (["nowhere.onnx", "good.onnx", "--data", "data.npz"], "nowhere.onnx"),
     "text": (["good.onnx", "text.onnx", "--data", "data.npz"], "text.onnx"),
     "truncated": (["cut.onnx", "good.onnx", "--data", "data.npz"], "cut.onnx"),
@@ -173,6 +187,8 @@ def test_compare(room, case):
     ("name", "message"),
     [
         ("nowhere.onnx", "nowhere.onnx: "),
+        ("/dev/zero", "/dev/zero: is not a regular file, it is a device"),
+        ("pipe.onnx", "pipe.onnx: is not a regular file, it is a pipe"),
         ("empty", "empty: "),
         ("text.onnx", "text.onnx: "),
         ("empty.onnx", "empty.onnx: "),

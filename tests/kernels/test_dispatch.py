@@ -38,7 +38,7 @@ def test_environment_forces_one(name):
 
 
 def test_an_unknown_one_is_a_clear_error():
-    result = run("import quantkit", QUANTKIT_ISA="avx1024")
+    result = run("from quantkit import ops", QUANTKIT_ISA="avx1024")
     last = result.stderr.strip().splitlines()[-1]
     assert last.startswith("quantkit.errors.UnsupportedISA: QUANTKIT_ISA: instruction set 'avx1024' is unknown")
     assert "scalar" in last

@@ -5,7 +5,7 @@ import pytest
 from onnx import helper
 from small_models import linear, linear_int8, model
 
-from quantkit.errors import CalibrationError, ModelError
+from quantkit.errors import CalibrationError, InvalidArgument, ModelError
 from quantkit.models.agreement import Accuracy
 from quantkit.models.data import InputSpec, open_data
 from quantkit.models.runtime import open_session
@@ -173,6 +173,19 @@ def test_a_model_that_does_not_run_is_named():
     ) as caught:
         verify(linear(WEIGHT), linear(WEIGHT), [{"x": np.zeros((1, 5), np.float32)}])
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("threads", [-1, 257, 100_000])
+def test_a_number_of_threads_that_cannot_be(threads):
+    with pytest.raises(InvalidArgument, match=rf"threads \(--threads\): wanted 0 to 256, got {threads}"):
+        verify(linear(WEIGHT), linear(WEIGHT), FEEDS, threads=threads)
+
+
+def test_threads_are_bounded_by_the_cpus(monkeypatch):
+    monkeypatch.setattr("quantkit.models.runtime.usable_cpus", lambda: 1)
+    given = []
+    open_session(linear(WEIGHT), threads=200, configure=lambda options: given.append(options.intra_op_num_threads))
+    assert given == [4]
 
 
 def test_progress_is_told_of_every_feed():
