@@ -163,7 +163,7 @@ def _fold_node(graph: Graph, node: Node, outputs: set[str]) -> None:
     graph.remove(node)
     for name, result in zip(node.outputs, results, strict=True):
         if name:
-            graph.initializers[name] = from_array(result, name)
+            graph.initializers[name] = graph.model.tensors.tensor(result, name)
 
 
 def evaluate(node: Node, values: list[np.ndarray[Any, Any] | None], model: Model) -> list[np.ndarray[Any, Any]] | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,14 @@ from onnx import GraphProto, ModelProto, TensorProto
 from quantkit.errors import ModelError
 from quantkit.files import atomic_write, file_problem
 from quantkit.graph.ir import Model
-from quantkit.graph.tensors import TensorReader, is_external
+from quantkit.graph.tensors import TensorReader, is_external, is_spilled
 
 ModelSource = str | os.PathLike[str] | bytes | ModelProto
 
 # Protobuf refuses messages of 2 GiB; a margin for the graph itself.
 MAX_INLINE_BYTES = 2**31 - 2**24
+# Spilled tensors beyond this stay outside: bringing them in would take their size in memory, twice.
+MAX_SPILLED_BYTES = 2**27
 # Smaller tensors stay in the .onnx file: shape inference reads them there.
 MIN_EXTERNAL_BYTES = 1024
 _ALIGNMENT = 4096
@@ -127,7 +129,8 @@ def stored_bytes(model: Model) -> int:
 def save_model(model: Model, path: str | os.PathLike[str], *, check: Callable[[Path], Any] | None = None) -> Path:
     """Write `model` to `path`.
 
-    Data goes into a file of its own when it does not fit into one protobuf message, or when it lay outside before.
+    Data goes into a file of its own when it does not fit into one protobuf message, when it lay outside before, or when
+    there is so much of it that it was spilled to disk on the way.
 
     Parameters
     ----------
@@ -147,7 +150,11 @@ def save_model(model: Model, path: str | os.PathLike[str], *, check: Callable[[P
     target = Path(path)
     proto = model.to_proto()
     tensors = list(all_tensors(proto.graph))
-    external = any(is_external(t) for t in tensors) or sum(map(_nbytes, tensors)) > MAX_INLINE_BYTES
+    outside = any(is_external(t) and not is_spilled(t) for t in tensors)
+    spilled = sum(_nbytes(t) for t in tensors if is_spilled(t))
+    external = outside or spilled > MAX_SPILLED_BYTES or sum(map(_nbytes, tensors)) > MAX_INLINE_BYTES
+    if not external:
+        _take_in(tensors, model.tensors)
     data_path, is_new = _write_data(tensors, model.tensors, target) if external else (None, False)
     try:
         try:
@@ -175,16 +182,21 @@ def model_bytes(model: Model) -> bytes:
         When that exceeds what protobuf can hold.
     """
     proto = model.to_proto()
-    for tensor in all_tensors(proto.graph):
-        if is_external(tensor):
-            raw = bytes(_raw(tensor, model.tensors))
-            tensor.ClearField("external_data")
-            tensor.ClearField("data_location")
-            tensor.raw_data = raw
+    _take_in(all_tensors(proto.graph), model.tensors)
     try:
         return bytes(proto.SerializeToString(deterministic=True))
     except (EncodeError, ValueError):
         raise ModelError(f"{model.tensors.where}: exceeds 2 GB and needs an output path") from None
+
+
+def _take_in(tensors: Iterable[TensorProto], reader: TensorReader) -> None:
+    """Bring external data into the tensors."""
+    for tensor in tensors:
+        if is_external(tensor):
+            raw = bytes(_raw(tensor, reader))
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+            tensor.raw_data = raw
 
 
 def _write_data(tensors: list[TensorProto], reader: TensorReader, target: Path) -> tuple[Path, bool]:

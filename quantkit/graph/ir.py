@@ -18,7 +18,7 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 from quantkit.errors import ModelError
 from quantkit.graph.names import NameAllocator
 from quantkit.graph.node import DEFAULT_DOMAIN, Node
-from quantkit.graph.tensors import TensorReader, from_array
+from quantkit.graph.tensors import TensorReader
 
 
 def _node_from_proto(proto: NodeProto, parent: Graph) -> Node:
@@ -243,7 +243,7 @@ class Graph:
     def add_constant(self, hint: str, values: Any) -> str:
         """Add an initializer named after `hint` and return its name."""
         name = self.model.names.fresh(hint)
-        self.initializers[name] = from_array(np.asarray(values), name)
+        self.initializers[name] = self.model.tensors.tensor(np.asarray(values), name)
         return name
 
     def walk(self) -> Iterator[Graph]:

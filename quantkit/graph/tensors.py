@@ -10,6 +10,7 @@ import numpy as np
 from onnx import TensorProto, helper, numpy_helper
 
 from quantkit.errors import ModelError
+from quantkit.graph.spill import LEAST_BYTES, LOCATION, Spill
 
 
 def from_array(values: np.ndarray[Any, Any], name: str) -> TensorProto:
@@ -20,6 +21,11 @@ def from_array(values: np.ndarray[Any, Any], name: str) -> TensorProto:
 def is_external(tensor: TensorProto) -> bool:
     """Whether the data of `tensor` lies in another file."""
     return tensor.data_location == TensorProto.EXTERNAL
+
+
+def is_spilled(tensor: TensorProto) -> bool:
+    """Whether the data of `tensor` lies in a `Spill`."""
+    return is_external(tensor) and external_entries(tensor).get("location") == LOCATION
 
 
 def external_entries(tensor: TensorProto) -> dict[str, str]:
@@ -36,11 +42,23 @@ class TensorReader:
         Where the model lies; external data is found relative to it and never outside it.
     where : str
         How messages call the model.
+
+    Attributes
+    ----------
+    spill : Spill or None
+        Where large tensors that are made from now on go; None: they stay in memory.
     """
 
     def __init__(self, folder: Path | None = None, where: str = "the model") -> None:
         self.folder, self.where = folder, where
+        self.spill: Spill | None = None
         self._maps: dict[Path, mmap.mmap] = {}
+
+    def tensor(self, values: np.ndarray[Any, Any], name: str) -> TensorProto:
+        """Return a tensor of these values: in memory, or where `spill` is set and they are large, in that file."""
+        if self.spill is not None and values.nbytes >= LEAST_BYTES and not values.dtype.hasobject:
+            return self.spill.store(values, name)
+        return from_array(values, name)
 
     def array(self, tensor: TensorProto) -> np.ndarray[Any, Any]:
         """Return the values of `tensor`, read-only where they are mapped.
@@ -91,8 +109,10 @@ class TensorReader:
 
     def span(self, tensor: TensorProto) -> tuple[mmap.mmap | bytes, int, int]:
         """Return the mapped file of an external tensor, and offset and length of its bytes within."""
-        path = self.data_path(tensor)
         entries = external_entries(tensor)
+        if self.spill is not None and is_spilled(tensor):
+            return self.spill.span(int(entries["offset"]), int(entries["length"]))
+        path = self.data_path(tensor)
         size = path.stat().st_size
         try:
             offset = int(entries.get("offset", 0))

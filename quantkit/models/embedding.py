@@ -10,13 +10,14 @@ from onnx import TensorProto
 
 from quantkit.graph import FLOAT_TYPES, Graph, Node, element_type
 from quantkit.models.emit import Emitter
-from quantkit.models.weights import QuantizedWeight, quantize_weight
+from quantkit.models.weights import QuantizedWeight, all_finite, quantize_weight
 from quantkit.qparams import QParams
 
 # A smaller table is not worth two more nodes.
 _LEAST_ELEMENTS = 4096
 # Rows with scales of their own cost two nodes more than columns do.
 _ROWS_WORTH = 0.5
+_PIECE = 1 << 20  # elements compared in one go
 
 
 def gather_problem(graph: Graph, node: Node) -> str | None:
@@ -29,14 +30,18 @@ def gather_problem(graph: Graph, node: Node) -> str | None:
         return f"gathers along axis {node.get('axis', 0)} of a table of shape {shape}"
     if shape[0] * shape[1] < _LEAST_ELEMENTS:
         return "its table is small"
-    if not np.all(np.isfinite(graph.array(name))):
+    if not all_finite(graph.array(name)):
         return f"its table {name!r} holds NaN or infinite values"
     return None
 
 
 def _noise(found: QuantizedWeight, table: np.ndarray) -> float:
-    scale = found.scale.reshape(-1, 1) if found.axis == 0 else found.scale.reshape(1, -1)
-    return float(np.mean((found.codes * scale - table) ** 2))
+    total, step = 0.0, max(1, _PIECE // table.shape[1])
+    for i in range(0, len(table), step):
+        rows = slice(i, i + step)
+        scale = found.scale[rows].reshape(-1, 1) if found.axis == 0 else found.scale.reshape(1, -1)
+        total += float(np.sum((found.codes[rows] * scale - table[rows]) ** 2, dtype=np.float64))
+    return total / table.size
 
 
 def write_gather(graph: Graph, node: Node, emit: Emitter) -> None:

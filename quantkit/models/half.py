@@ -38,7 +38,7 @@ def widen(model: Model) -> None:
     for graph in list(model.graph.walk()):
         for name, tensor in graph.initializers.items():
             if tensor.data_type in HALF:
-                graph.initializers[name] = from_array(model.tensors.array(tensor).astype(np.float32), name)
+                graph.initializers[name] = model.tensors.tensor(model.tensors.array(tensor).astype(np.float32), name)
         for value in graph.value_info.values():
             _widen_type(value)
         for node in graph.nodes:

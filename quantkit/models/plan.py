@@ -18,6 +18,7 @@ from quantkit.graph.op_table import Kind, data_inputs, is_pass_through, row
 from quantkit.models.decisions import NodePlan, Plan, clamp_is_proved, constant_qparams
 from quantkit.models.gates import gate_input_qparams, saturation
 from quantkit.models.statistics import Calibration
+from quantkit.models.weights import all_finite
 from quantkit.qparams import QParams, choose_qparams, qint8, quint8
 
 
@@ -115,7 +116,7 @@ class Planner:
         values = self.graph.array(name)
         if values.ndim < 2 or not values.size:
             return f"its weight {name!r} of shape {values.shape} is no matrix"
-        if not np.all(np.isfinite(values)):
+        if not all_finite(values):
             return f"its weight {name!r} holds NaN or infinite values"
         return None
 

@@ -14,6 +14,7 @@ import onnx
 from quantkit.errors import CalibrationError, InvalidArgument, ModelError
 from quantkit.graph import Graph, Model, Node, load_model, raise_opset, save_model
 from quantkit.graph.io import ModelSource, model_bytes, stored_bytes
+from quantkit.graph.spill import Spill
 from quantkit.models.account import Account
 from quantkit.models.agreement import Agreement, Thresholds
 from quantkit.models.calibrate import Wanted, calibrate
@@ -195,6 +196,8 @@ class _Job:
             model = load_model(self.source)
             checks = checks_passed(self.source)
             _refuse_int8(model)
+            if stored_bytes(model) > _MAX_COUNTED_BYTES:
+                model.tensors.spill = Spill(None if output is None else Path(output).resolve().parent)
             feeds = held_out = None
             if samples is not None or validation is not None:
                 # Loading the float model costs its size in memory; without data there is nothing to run it on.

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper
 from quantkit.graph import FLOAT_TYPES, Graph, Node, element_type
 from quantkit.models.emit import Emitter
 from quantkit.models.saturation import quantize_within_pairs
-from quantkit.models.weights import Array, quantize_weight
+from quantkit.models.weights import Array, all_finite, quantize_weight
 
 DOMAIN = "com.microsoft"
 _OPERANDS = 8  # X, W, R, B, sequence_lens, initial_h, initial_c, P
@@ -29,7 +29,7 @@ def lstm_problem(graph: Graph, node: Node, target: str) -> str | None:
         name = node.inputs[position]
         if not graph.is_constant(name) or element_type(graph, name) not in FLOAT_TYPES:
             return "its weights are no float constants"
-        if not np.all(np.isfinite(graph.array(name))):
+        if not all_finite(graph.array(name)):
             return f"its weight {name!r} holds NaN or infinite values"
     return None
 

@@ -41,6 +41,7 @@ class QdqWriter:
         self.codes: dict[str, str] = {}
         self._reads: dict[tuple[str, bool], str] = {}
         self._weights: dict[tuple[str, int | None], QuantizedWeight] = {}
+        self._weight_codes: dict[tuple[str, int | None], str] = {}
         self._weight_names: dict[tuple[str, int | None], str] = {}
         self._clamp_of = {host: clamp for clamp, host in plan.absorbed.items()}
 
@@ -100,9 +101,11 @@ class QdqWriter:
             reader[key] = (node, position)
             least[key] = np.maximum(least[key], needed) if key in least else needed
         for (name, axis), floor in least.items():
-            self._weights[name, axis] = quantize_for(
-                *reader[name, axis], graph.array(name), axis, floor, within_pairs=self.within_pairs
-            )
+            found = quantize_for(*reader[name, axis], graph.array(name), axis, floor, within_pairs=self.within_pairs)
+            codes = self._weight_codes[name, axis] = self.emit.constant(found.codes, f"{name}_q")
+            if graph.model.tensors.spill is not None:
+                found.codes = graph.array(codes)  # mapped: a large model's codes must not all be in memory
+            self._weights[name, axis] = found
 
     def weight(self, node: Node, position: int) -> tuple[str, QuantizedWeight]:
         """Return the dequantized weight of `node` and what it is made of."""
@@ -111,7 +114,7 @@ class QdqWriter:
         key = (name, axis)
         found = self._weights[key]
         if key not in self._weight_names:
-            codes = self.emit.constant(found.codes, f"{name}_q")
+            codes = self._weight_codes[key]
             self._weight_names[key] = self.emit.dequantize(
                 codes, self.emit.fresh(f"{name}_dq"), found.qparams, node, np.int8
             )

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 ModelSource = Any  # str, os.PathLike, bytes or onnx.ModelProto
 
 MAX_THREADS = 256
+_FOLDER_KEY = "session.model_external_initializers_file_folder_path"
+_LARGE_BYTES = 1 << 30
+# A larger file holds its weights itself.
+_GRAPH_BYTES = 8 << 20
 
 _DTYPES = {
     "float": "float32",
@@ -131,6 +135,9 @@ def open_session(
     options.log_severity_level = 4  # its warnings about unused initializers and the like are not for our users
     if threads:
         options.intra_op_num_threads = options.inter_op_num_threads = min(threads, 4 * usable_cpus())
+    if _is_large(model):
+        # Repacked weights would take the model's size once more.
+        options.add_session_config_entry("session.disable_prepacking", "1")
     if configure is not None:
         configure(options)
     kept: list[Any] = []
@@ -152,13 +159,39 @@ def open_session(
     return Session(raw, name, kept)
 
 
+def _is_large(model: ModelSource) -> bool:
+    from quantkit.graph.io import read_proto, tensor_bytes
+
+    if isinstance(model, (bytes, bytearray)):
+        return len(model) > _LARGE_BYTES
+    if isinstance(model, (str, os.PathLike)):
+        if file_problem(model) is not None:
+            return False
+        if (size := os.stat(model).st_size) > _GRAPH_BYTES:
+            return size > _LARGE_BYTES
+        try:
+            return tensor_bytes(read_proto(model)[0]) > _LARGE_BYTES
+        except ModelError:
+            return False  # onnxruntime has the word on what it cannot load
+    return tensor_bytes(model) > _LARGE_BYTES
+
+
 def _lend_external(model: ModelProto, tensors: TensorReader, options: Any) -> list[Any]:
-    """Let onnxruntime read the mapped external data of `model`; return what must live as long as the session."""
+    """Let onnxruntime read the external data of `model`; return what must live as long as the session.
+
+    It maps files itself, if it is told in which folder they lie; an array that it is given it copies.
+    """
     import onnxruntime
 
-    from quantkit.graph.tensors import is_external
+    from quantkit.graph.tensors import is_external, is_spilled
 
-    external = [tensor for tensor in model.graph.initializer if is_external(tensor)]
+    if tensors.folder is not None:
+        options.add_session_config_entry(_FOLDER_KEY, str(tensors.folder))
+    external = [
+        tensor
+        for tensor in model.graph.initializer
+        if is_external(tensor) and (is_spilled(tensor) or tensors.folder is None)
+    ]
     values = [onnxruntime.OrtValue.ortvalue_from_numpy(tensors.array(tensor)) for tensor in external]
     if values:
         options.add_external_initializers([tensor.name for tensor in external], values)

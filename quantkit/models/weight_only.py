@@ -13,7 +13,7 @@ from quantkit.graph.op_table import weight_axis, weight_inputs
 from quantkit.models.bias import split_bias
 from quantkit.models.embedding import gather_problem, write_gather
 from quantkit.models.emit import Emitter
-from quantkit.models.weights import Array, QuantizedWeight, quantize_weight
+from quantkit.models.weights import Array, QuantizedWeight, all_finite, quantize_weight
 
 SUPPORTED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN")
 
@@ -34,7 +34,7 @@ def weight_problem(graph: Graph, node: Node) -> str | None:
         values = graph.array(name)
         if values.ndim < 2 or not values.size:
             return f"its weight {name!r} of shape {values.shape} is no matrix"
-        if not np.all(np.isfinite(values.astype(np.float32))):
+        if not all_finite(values):
             return f"its weight {name!r} holds NaN or infinite values"
     return None
 
