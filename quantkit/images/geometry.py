@@ -9,6 +9,7 @@ import numpy as np
 from PIL import Image
 
 from quantkit.errors import ShapeMismatch
+from quantkit.images.resample import FILTERS, resample
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,9 +55,18 @@ def fit(image: Image.Image, recipe: Recipe) -> NDArray[np.uint8]:
     if recipe.interpolation == "opencv-linear":
         pixels = resize_opencv_linear(_channels_last(image), *inner)
     else:
+        crop = recipe.crop
+        fits = crop is not None and size == inner and crop[0] <= inner[0] and crop[1] <= inner[1]
+        region = (*_corner(inner, crop, recipe.crop_rounding), *crop) if fits else (0, 0, *inner)
+        planes = None
         if inner != (height, width):
-            image = image.resize(inner[::-1], _PILLOW[recipe.interpolation])
-        pixels = _channels_last(image)
+            if recipe.interpolation in FILTERS and image.mode == "RGB":
+                planes = resample(np.asarray(image), inner, recipe.interpolation, region)
+            if planes is None:
+                image = image.resize(inner[::-1], _PILLOW[recipe.interpolation])
+        pixels = _channels_last(image) if planes is None else planes.transpose(1, 2, 0)
+        if planes is not None and fits:
+            return pixels[..., ::-1] if recipe.color == "BGR" else pixels
     if recipe.color == "BGR":
         pixels = pixels[..., ::-1]
     # "letterbox" pads to its size; a crop that is larger than the image pads as well.
@@ -102,9 +112,13 @@ def _pad(pixels: NDArray[np.uint8], size: tuple[int, ...], value: tuple[int, ...
     return padded
 
 
-def _center_crop(pixels: NDArray[np.uint8], size: tuple[int, int], rounding: str) -> NDArray[np.uint8]:
+def _corner(before: tuple[int, ...], size: tuple[int, int], rounding: str) -> tuple[int, int]:
     half = round if rounding == "half-even" else math.floor
-    top, left = (half((n - m) / 2) for n, m in zip(pixels.shape, size, strict=False))
+    return half((before[0] - size[0]) / 2), half((before[1] - size[1]) / 2)
+
+
+def _center_crop(pixels: NDArray[np.uint8], size: tuple[int, int], rounding: str) -> NDArray[np.uint8]:
+    top, left = _corner(pixels.shape, size, rounding)
     return pixels[top : top + size[0], left : left + size[1]]
 
 

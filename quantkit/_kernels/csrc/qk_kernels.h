@@ -6,6 +6,7 @@
 
 #include "qk_isa.h"
 #include "qk_matmul.h"
+#include "qk_resize.h"
 
 /* Parameters of quantize and dequantize over one contiguous run.
  * Exactly one of zero_point and zero_point_f is set. Where `vector`, each points to one value an element. */
@@ -59,6 +60,12 @@ typedef void qk_depthwise_rows_fn(const qk_depthwise_rows_tile *d);
 /* y[c * y_stride + r] = x[r * x_stride + c] ^ flip. */
 typedef void qk_transpose_fn(const uint8_t *x, int64_t x_stride, uint8_t *y, int64_t y_stride, int64_t rows,
                              int64_t columns, uint8_t flip);
+
+/* One row of pixels of 3 bytes to one row of each of 3 planes, `plane` bytes apart. 16 bytes may be read at each tap. */
+typedef void qk_resize_row_fn(const uint8_t *x, uint8_t *y, int64_t plane, const qk_resize_axis *axis);
+/* y[i] = sum over t < taps of x[t * stride + i] * weight t, rounded and saturated. */
+typedef void qk_resize_column_fn(const uint8_t *x, int64_t stride, uint8_t *y, int64_t n, const int16_t *high,
+                                 const int16_t *low, int64_t taps);
 
 /* Rounding and saturation leave every code alone beyond this distance from zero: zero points lie in [-128, 255]. */
 #define QK_FAR 2048.0f

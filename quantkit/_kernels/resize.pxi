@@ -1,0 +1,58 @@
+# resize: one call of the C driver.
+from libc.stdint cimport int16_t, uint8_t
+
+cdef extern from "qk_resize.h" nogil:
+    ctypedef struct qk_resize_axis:
+        const int32_t *first
+        const int16_t *high
+        const int16_t *low
+        int64_t count
+        int64_t taps
+    ctypedef struct qk_resize_call:
+        const uint8_t *x
+        int64_t height
+        int64_t width
+        int64_t x_stride
+        uint8_t *y
+        int64_t y_plane
+        int64_t y_stride
+        qk_resize_axis columns
+        qk_resize_axis rows
+    int qk_resize_run(const qk_resize_call *call)
+
+
+cdef int resize_axis(qk_resize_axis *axis, weights, int64_t length, int64_t count) except -1:
+    """Point `axis` to the arrays of `weights`, which outlive it."""
+    cdef const int32_t[::1] first = weights[0]
+    cdef const int16_t[:, ::1] high = weights[1]
+    cdef const int16_t[:, ::1] low = weights[2]
+    cdef int64_t i, t
+    axis.count, axis.taps = high.shape[0], high.shape[1]
+    if axis.count != count or first.shape[0] != count or low.shape[0] != count or low.shape[1] != axis.taps:
+        raise ShapeMismatch(f"wanted weights for {count} outputs, got {first.shape[0]}, {high.shape[0]}, {low.shape[0]}")
+    if axis.taps % 4 or axis.taps < 4:
+        raise ShapeMismatch(f"wanted a multiple of 4 taps, got {axis.taps}")
+    for i in range(count):
+        if first[i] < 0 or first[i] >= length:
+            raise ShapeMismatch(f"weights begin at {first[i]}, the source has {length}")
+        for t in range(length - first[i], axis.taps):
+            if t >= length - first[i] + 3 or high[i, t] or low[i, t]:
+                raise ShapeMismatch(f"weights of output {i} reach beyond the source, which has {length}")
+    axis.first, axis.high, axis.low = &first[0], &high[0, 0], &low[0, 0]
+    return 0
+
+
+def resize(const uint8_t[:, :, ::1] x, uint8_t[:, :, ::1] y, columns, rows):
+    """y (3, height, width) = x (height, width, 3) resized; `columns` and `rows`: (first, high, low) along each axis."""
+    cdef qk_resize_call call
+    cdef int status
+    if x.shape[2] != 3 or y.shape[0] != 3 or not x.shape[0] or not x.shape[1] or not y.shape[1] or not y.shape[2]:
+        raise ShapeMismatch("wanted pixels of 3 channels, and at least one")
+    resize_axis(&call.columns, columns, x.shape[1], y.shape[2])
+    resize_axis(&call.rows, rows, x.shape[0], y.shape[1])
+    call.x, call.height, call.width, call.x_stride = &x[0, 0, 0], x.shape[0], x.shape[1], x.strides[0]
+    call.y, call.y_plane, call.y_stride = &y[0, 0, 0], y.strides[0], y.strides[1]
+    with nogil:
+        status = qk_resize_run(&call)
+    if status < 0:
+        raise OutOfMemory(f"no memory to resize {x.shape[1]} x {x.shape[0]} pixels")
