@@ -49,7 +49,7 @@ def test_wrong_usage(tmp_path):
         ((model, "--images", tmp_path / "missing", "-o", tmp_path / "p.csv"), "cannot be listed"),
         ((model, "--images", source, "-o", tmp_path / "p.xml"), "wanted a name that ends in .csv, .jsonl, .npz"),
         ((model, "--images", source), "missing option '-o'"),
-        ((model, "--images", source, "-o", tmp_path / "p.csv", "--classes", tmp_path / "no"), "cannot be read"),
+        ((model, "--images", source, "-o", tmp_path / "p.csv", "--classes", tmp_path / "no"), "no such file"),
     ):
         done = run(*arguments)
         assert done.returncode == 2
