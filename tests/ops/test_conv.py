@@ -237,3 +237,9 @@ def test_qlinear_conv_arguments():
     deep = np.zeros((1, 65_794, 1), np.uint8)
     with pytest.raises(InvalidArgument, match=r"at most 65793 products a sum, .*, got 65794"):
         ops.qlinear_conv(deep, 0.1, 0, np.zeros((1, 65_794, 1), np.int8), 0.1, 0, 0.1, 0)
+
+
+@pytest.mark.parametrize("strides", [(6700417, 42009217, 65535), (2**30, 2**30, 2**30)])
+def test_strides_far_beyond_the_input(isa, strides):
+    one = np.ones((1, 1, 1, 1, 1), np.uint8)
+    assert ops.conv_integer(one, one.astype(np.int8), strides=strides).tolist() == [[[[[1]]]]]

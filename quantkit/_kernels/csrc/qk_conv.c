@@ -224,8 +224,10 @@ static void run_task(void *arg, int task) {
 /* How many output pixels a block has: few enough for the caches, and so many blocks that nobody waits for the last. */
 static void choose_blocks(job *j, int64_t tasks) {
     const qk_conv_call *c = &j->call;
-    const int64_t width = c->out[2], area = c->stride[0] * c->stride[1] * c->stride[2];
-    int64_t block = CACHED / (c->w->channels * qk_conv_repeats(c->w) * smaller(area, 16) + 1);
+    const int64_t width = c->out[2];
+    int64_t area = 1; /* pixels of x for one of y, as far as it matters: strides may be as long as they like */
+    for (int d = 0; d < 3; d++) area = smaller(area * smaller(c->stride[d], 16), 16);
+    int64_t block = CACHED / (c->w->channels * qk_conv_repeats(c->w) * area + 1);
     if (j->row_bytes) block = smaller(block, GATHERED / j->row_bytes);
     else if (!j->linear) block = smaller(block, GATHERED / (8 * j->pieces));
     block = smaller(larger(block, 16), 512);
