@@ -10,8 +10,6 @@ def file_problem(path: str | os.PathLike[str]) -> str | None:
     """Return why `path` cannot be read as a file, as the end of a sentence, or None where it is a regular file."""
     try:
         mode = os.stat(path).st_mode
-    except FileNotFoundError:
-        return "no such file"
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         return f"cannot be read: {reason}"

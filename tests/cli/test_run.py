@@ -45,11 +45,14 @@ def test_wrong_usage(tmp_path):
     source = picture_folder(tmp_path / "in", 1)
     model = DIGITS / "digits.onnx"
     for arguments, message in (
-        ((tmp_path / "missing.onnx", "--images", source, "-o", tmp_path / "p.csv"), "no such file"),
+        ((tmp_path / "missing.onnx", "--images", source, "-o", tmp_path / "p.csv"), "cannot be read: No such file"),
         ((model, "--images", tmp_path / "missing", "-o", tmp_path / "p.csv"), "cannot be listed"),
         ((model, "--images", source, "-o", tmp_path / "p.xml"), "wanted a name that ends in .csv, .jsonl, .npz"),
         ((model, "--images", source), "missing option '-o'"),
-        ((model, "--images", source, "-o", tmp_path / "p.csv", "--classes", tmp_path / "no"), "no such file"),
+        (
+            (model, "--images", source, "-o", tmp_path / "p.csv", "--classes", tmp_path / "no"),
+            "no: cannot be read: No such file",
+        ),
     ):
         done = run(*arguments)
         assert done.returncode == 2

@@ -21,7 +21,7 @@ def test_what_is_none(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the name of a socket is short
     with socket.socket(socket.AF_UNIX) as server:
         server.bind("socket")
-    assert file_problem("nowhere") == "no such file"
+    assert file_problem("nowhere") == "cannot be read: No such file or directory"
     assert file_problem(tmp_path) == "is not a regular file, it is a folder"
     assert file_problem("pipe") == "is not a regular file, it is a pipe"
     assert file_problem("socket") == "is not a regular file, it is a socket"

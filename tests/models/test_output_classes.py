@@ -52,5 +52,5 @@ def test_what_is_no_model(tmp_path, content):
 def test_a_missing_file_and_a_folder(tmp_path):
     with pytest.raises(ModelError, match=r"m\.onnx: cannot be read: No such file"):
         load_structure(tmp_path / "m.onnx")
-    with pytest.raises(ModelError, match="cannot be read: Is a directory"):
+    with pytest.raises(ModelError, match="is not a regular file, it is a folder"):
         load_structure(tmp_path)

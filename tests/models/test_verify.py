@@ -208,5 +208,5 @@ def test_a_session_knows_its_inputs():
 
 
 def test_a_missing_file():
-    with pytest.raises(ModelError, match=r"nowhere\.onnx: no such file"):
+    with pytest.raises(ModelError, match=r"nowhere\.onnx: cannot be read: No such file"):
         open_session("nowhere.onnx")
