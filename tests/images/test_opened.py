@@ -133,8 +133,9 @@ def test_torch_data_loader(images, made):
     from torch.utils.data import DataLoader
 
     pixels = made[1]
-    for workers in (0, 2):
-        loader = DataLoader(images.as_dataset(), batch_size=4, num_workers=workers)
+    for workers in (0, 1):
+        context = "spawn" if workers else None  # forking a process of several threads is deprecated
+        loader = DataLoader(images.as_dataset(), batch_size=4, num_workers=workers, multiprocessing_context=context)
         batches = list(loader)
         assert batches[0][0].dtype is torch.uint8
         np.testing.assert_array_equal(np.concatenate([x.numpy() for x, _ in batches]), pixels)
