@@ -106,19 +106,49 @@ def check_depth(verb: str, depth: int, a: tuple[bool, Any], b: tuple[bool, Any])
 # Types of parameters under which a plan is kept: numbers, which compare by value.
 _NUMBERS = frozenset({int, float, np.float32, np.uint8, np.int8})
 _MOST_PLANS = 8
+_BATCH_PLANS: dict[Any, MatmulPlan] = {}
 
 
 def _kept(a: Any, b: Any, parameters: tuple[Any, ...], dtype: Any, out: Any) -> tuple[Any, Any]:
-    """Return ``(result, None)`` of a plan that an earlier call kept with `b`, or ``(None, key)`` to keep one under."""
+    """Return ``(result, None)`` of a plan that an earlier call kept, or ``(None, key)`` to keep one under.
+
+    Plans over a packed operand are kept with it; those that pack on the way (batches) serve any operand of a shape.
+    """
     if not (type(a) is np.ndarray and _NUMBERS.issuperset(map(type, parameters))):
         return None, None
     key = (a.dtype, *parameters, *map(type, parameters), dtype)
-    plan = b.plans.get(key)
-    if plan is not None and a.ndim == 2:
-        y = np.empty((a.shape[0], b.shape[1]), dtype) if out is None else out
-        if plan.run_plain(a, y):
-            return y, None
-    return None, key
+    if type(b) is PackedMatmul:
+        plan = b.plans.get(key)
+        if plan is not None and a.ndim == 2:
+            y = np.empty((a.shape[0], b.shape[1]), dtype) if out is None else out
+            if plan.run_plain(a, y):
+                return y, None
+        return None, key
+    if type(b) is not np.ndarray or b.ndim < 3:
+        return None, None
+    key = (b.shape[-2:], b.dtype, *key)
+    plan = _BATCH_PLANS.get(key)
+    if plan is None or a.ndim != b.ndim or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
+        return None, key
+    shape = (*a.shape[:-1], b.shape[-1])
+    if out is None:
+        y = np.empty(shape, dtype)
+    elif type(out) is np.ndarray and out.shape == shape and out.dtype == dtype and out.flags.c_contiguous:
+        y = out
+        if np.may_share_memory(y, a) or np.may_share_memory(y, b):
+            return None, key
+    else:
+        return None, key
+    plan.run_batch(a, b, y)
+    return y, None
+
+
+def _keep(plans: dict[Any, MatmulPlan], key: Any, plan: MatmulPlan) -> MatmulPlan:
+    if key is not None:
+        if len(plans) >= _MOST_PLANS:
+            plans.clear()
+        plans[key] = plan
+    return plan
 
 
 def _product(
@@ -154,11 +184,7 @@ def _product(
         result = np.empty(shape, dtype)
     y = result.reshape((*batch, m, n))
     if packed or right.ndim == 2:
-        made = plan(right if packed else PackedMatmul(right))
-        if key is not None:
-            if len(right.plans) >= _MOST_PLANS:
-                right.plans.clear()
-            right.plans[key] = made
+        made = _keep(right.plans, key, plan(right)) if packed else plan(PackedMatmul(right))
         if math.prod(left.shape[:-2]) != math.prod(batch) or not left.flags.c_contiguous:
             left = np.broadcast_to(left, (*batch, m, k))
         if left.flags.c_contiguous:  # one tall product
@@ -170,7 +196,8 @@ def _product(
                 made.run(left[index], y[index], a_zero)
     else:
         left, right = np.broadcast_to(left, (*batch, m, k)), np.broadcast_to(right, (*batch, k, n))
-        plan(PackedMatmul.to_come(k, n, right.dtype == np.int8)).run_batch(left, right, y, a_zero)
+        made = _keep(_BATCH_PLANS, key, plan(PackedMatmul.to_come(k, n, right.dtype == np.int8)))
+        made.run_batch(left, right, y, a_zero)
     if out is not None and result is not out:
         out[...] = result
     filled: NDArray[Any] = result if out is None else out
@@ -205,11 +232,9 @@ def matmul_integer(
         Naming what was wanted and what came.
     """
     verb, int32 = "matmul_integer", np.dtype(np.int32)
-    key = None
-    if type(b) is PackedMatmul:
-        done, key = _kept(a, b, (a_zero_point, b_zero_point), int32, out)
-        if done is not None:
-            return done  # type: ignore[no-any-return]
+    done, key = _kept(a, b, (a_zero_point, b_zero_point), int32, out)
+    if done is not None:
+        return done  # type: ignore[no-any-return]
     a, b = _operands(verb, a, b)
     b_signed = b.is_signed if isinstance(b, PackedMatmul) else b.dtype == np.int8
     columns = b.shape[-1] if isinstance(b, PackedMatmul) or b.ndim > 1 else 1
@@ -265,12 +290,10 @@ def qlinear_matmul(
     """
     verb = "qlinear_matmul"
     given = getattr(out, "dtype", None) or getattr(y_zero_point, "dtype", None) or getattr(a, "dtype", None)
-    key = None
-    if type(b) is PackedMatmul:
-        parameters = (a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point)
-        done, key = _kept(a, b, parameters, given, out)
-        if done is not None:
-            return done  # type: ignore[no-any-return]
+    parameters = (a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point)
+    done, key = _kept(a, b, parameters, given, out)
+    if done is not None:
+        return done  # type: ignore[no-any-return]
     a, b = _operands(verb, a, b)
     packed = isinstance(b, PackedMatmul)
     b_signed = b.is_signed if packed else b.dtype == np.int8

@@ -268,3 +268,15 @@ def test_batches_of_two_activations(isa, threads):
         assert np.array_equal(ops.matmul_integer(a[:, ::-1], b[0].T), np.matmul(left[:, ::-1], right[0]))
     finally:
         _kernels.set_num_threads(before)
+
+
+def test_an_output_that_is_an_operand():
+    rng = np.random.default_rng(7)
+    parameters = [0.02, 100, None, 0.03, 7, 0.5, 30]
+    for a, b in [(codes(rng, (3, 40, 40), np.uint8), codes(rng, (3, 40, 40), np.uint8))] * 3:
+        expected = ops.qlinear_matmul(a, *parameters[:2], b, *parameters[3:])
+        for operand in (0, 1):
+            pair = [a.copy(), b.copy()]
+            y = ops.qlinear_matmul(pair[0], *parameters[:2], pair[1], *parameters[3:], out=pair[operand])
+            assert y is pair[operand]
+            assert np.array_equal(y, expected)
