@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         from_dlpack,
         from_numpy,
         full,
+        matmul,
         quantize,
         randint,
     )
@@ -59,6 +60,7 @@ _LAZY = {
     "full": "quantkit.tensor",
     "inspect_model": "quantkit.jobs.inspect",
     "load": "quantkit.files",
+    "matmul": "quantkit.tensor",
     "open_images": "quantkit.images.opened",
     "open_weights": "quantkit.weights",
     "ops": "quantkit",
@@ -96,6 +98,7 @@ __all__ = [
     "full",
     "inspect_model",
     "load",
+    "matmul",
     "open_images",
     "open_weights",
     "ops",

@@ -164,7 +164,8 @@ cdef class MatmulPlan:
     a_zero_point : int
         Of every row, unless `run` gets one a row.
     b_zero_point : int or None, or C-contiguous buffer of int32 (N)
-    bias : C-contiguous buffer of int32 (N), or of float32 for a float32 output, or None
+    bias : C-contiguous buffer of int32 (N), added to the sums, or None
+        For a float32 output also of float32, added to the scaled sums.
     out : "int32", "uint8", "int8" or "float32"
     scale : C-contiguous buffer of float32 (N), not for int32
     zero_point, low, high : int
@@ -222,7 +223,7 @@ cdef class MatmulPlan:
                 zeros[i] = ints[i] - flip
                 if zeros[i]:
                     self.e.b_zero = zeros
-        if bias is not None and out == "float32":
+        if bias is not None and out == "float32" and memoryview(bias).format == "f":
             floats = bias
             check_length("bias", floats.shape[0], n)
             for i in range(n):

@@ -3,7 +3,7 @@
 from quantkit.ops._conv_weights import pack_conv
 from quantkit.ops.conv import conv_integer, qlinear_conv
 from quantkit.ops.lookup import lookup, requantize
-from quantkit.ops.matmul import matmul_integer, pack_matmul, qlinear_matmul
+from quantkit.ops.matmul import matmul_integer, matmul_integer_to_float, pack_matmul, qlinear_matmul
 from quantkit.ops.quantize import dequantize_linear, dynamic_quantize_linear, quantize_linear
 from quantkit.ops.statistics import finite_range, histogram
 
@@ -15,6 +15,7 @@ __all__ = [
     "histogram",
     "lookup",
     "matmul_integer",
+    "matmul_integer_to_float",
     "pack_conv",
     "pack_matmul",
     "qlinear_conv",

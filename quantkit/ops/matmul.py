@@ -1,4 +1,4 @@
-"""Products of 8-bit matrices: matmul_integer, qlinear_matmul and pack_matmul.
+"""Products of 8-bit matrices: matmul_integer, matmul_integer_to_float, qlinear_matmul and pack_matmul.
 
 docs/kernels.md numbers the equations and shows how a product flows from packing to epilogue.
 """
@@ -84,20 +84,18 @@ def _zero_points(verb: str, name: str, value: Any, is_signed: bool, count: int, 
     return np.ascontiguousarray(codes)
 
 
-def check_depth(verb: str, depth: int, a: tuple[bool, Any], b: tuple[bool, Any]) -> None:
-    """Refuse sums of `depth` products that could leave int32; operands are (is_signed, zero point).
-
-    Raises
-    ------
-    InvalidArgument
-        Naming how many products these zero points allow.
-    """
+def longest_depth(a: tuple[bool, Any], b: tuple[bool, Any]) -> int:
+    """Return how many products a sum may have without leaving int32; operands are (is_signed, zero point)."""
     reach = 1
     for is_signed, zero_point in (a, b):
         low = -128 if is_signed else 0
         reach *= max(int(np.max(zero_point)) - low, low + 255 - int(np.min(zero_point)))
-    limit = min(LONGEST_K, (2**31 - 1) // reach)
-    if depth > limit:
+    return min(LONGEST_K, (2**31 - 1) // reach)
+
+
+def check_depth(verb: str, depth: int, a: tuple[bool, Any], b: tuple[bool, Any]) -> None:
+    """Raise `InvalidArgument` for sums of `depth` products that could leave int32, naming how many may be."""
+    if depth > (limit := longest_depth(a, b)):
         raise InvalidArgument(
             f"{verb}: wanted at most {limit} products a sum, which with these zero points stay in int32, got {depth}"
         )
@@ -249,6 +247,88 @@ def matmul_integer(
     return _product(verb, a, b, int32, out, plan, a_zero if per_row else None, key)
 
 
+def matmul_integer_to_float(
+    a: Any,
+    b: Any,
+    a_scale: Any,
+    b_scale: Any,
+    a_zero_point: Any = 0,
+    b_zero_point: Any = 0,
+    bias: Any = None,
+    *,
+    out: Any = None,
+) -> NDArray[np.float32]:
+    """Multiply matrices of codes exactly and return the real values: ``float32(sum) * (a_scale * b_scale) + bias``.
+
+    Parameters
+    ----------
+    a : array of uint8 or int8, shape (..., M, K) or (K,)
+    b : array of uint8 or int8, shape (..., K, N) or (K,), or PackedMatmul
+    a_scale, a_zero_point : float, int
+    b_scale, b_zero_point : float, int, or arrays of N
+        One for all, or one a column of `b`.
+    bias : array of N, optional
+        Of int32: added to the sums. Of real numbers: added in float32 to the scaled sums.
+    out : float32 array, optional
+
+    Returns
+    -------
+    ndarray of float32
+        Every step is rounded once; the int32 product never goes to memory.
+
+    Raises
+    ------
+    InvalidArgument
+        Where K is so long that sums could leave int32 with these zero points.
+    InvalidDType, ShapeMismatch, InvalidQParams
+        Naming what was wanted and what came.
+    """
+    verb = "matmul_integer_to_float"
+    a, b = _operands(verb, a, b)
+    columns = b.shape[-1] if isinstance(b, PackedMatmul) or b.ndim > 1 else 1
+    a_zero = _zero_points(verb, "a_zero_point", a_zero_point, a.dtype == np.int8, 1, -2)
+    b_signed = b.is_signed if isinstance(b, PackedMatmul) else b.dtype == np.int8
+    b_zero = _zero_points(verb, "b_zero_point", b_zero_point, b_signed, columns, -1)
+    check_depth(verb, a.shape[-1], (a.dtype == np.int8, a_zero), (b_signed, b_zero))
+    multiplier = _multiplier(verb, columns, (("a_scale", a_scale, 1), ("b_scale", b_scale, columns)))
+    if bias is not None and np.asarray(bias).dtype == np.int32:
+        bias = _whole_bias(verb, bias, b, columns)
+    elif bias is not None:
+        bias = np.ascontiguousarray(bias, np.float32)
+        if bias.shape != (columns,):
+            raise ShapeMismatch(f"{verb}: wanted {columns} values of bias, got shape {bias.shape}")
+
+    def plan(packed: PackedMatmul) -> MatmulPlan:
+        return MatmulPlan(packed, a.dtype == np.int8, a_zero, b_zero, bias, "float32", multiplier)
+
+    return _product(verb, a, b, np.dtype(np.float32), out, plan, None, None)
+
+
+def _multiplier(verb: str, columns: int, given: Any, over: Any = None) -> NDArray[np.float32]:
+    """Return the product of scales, over another, in float32 step by step, one a column."""
+    scales = []
+    for name, value, count in (*given, *(() if over is None else (over,))):
+        scale = np.ravel(as_scale(np.ravel(value) if np.ndim(value) > 1 else value, f"{verb}: {name}"))
+        if scale.size not in (1, count):
+            wanted = "one value" if count == 1 else f"1 or {count} values"
+            raise ShapeMismatch(f"{verb}: wanted {wanted} of {name}, got {scale.size}")
+        scales.append(scale)
+    multiplier = scales[0] * scales[1]
+    if over is not None:
+        multiplier = multiplier / scales[2]
+    return np.ascontiguousarray(np.broadcast_to(multiplier, (columns,)), np.float32)
+
+
+def _whole_bias(verb: str, bias: Any, b: Any, columns: int) -> NDArray[np.int32]:
+    """Check an int32 bias, which enters where sums begin: batches of `b`, packed on the way, have no place for it."""
+    bias = np.asarray(bias)
+    if bias.dtype != np.int32:
+        raise InvalidDType(f"{verb}: bias must be int32, got {bias.dtype}")
+    if bias.shape != (columns,) or not (isinstance(b, PackedMatmul) or b.ndim == 2):
+        raise ShapeMismatch(f"{verb}: wanted a bias of {columns} values and one matrix b, got shape {bias.shape}")
+    return np.ascontiguousarray(bias)
+
+
 def qlinear_matmul(
     a: Any,
     a_scale: Any,
@@ -259,6 +339,7 @@ def qlinear_matmul(
     y_scale: Any,
     y_zero_point: Any,
     *,
+    bias: Any = None,
     out: Any = None,
 ) -> NDArray[Any]:
     """Multiply matrices of codes and quantize the result (ONNX QLinearMatMul).
@@ -274,6 +355,8 @@ def qlinear_matmul(
     b_scale, b_zero_point : float, int, or arrays of N
         One for all, or one a column of `b`.
     y_scale, y_zero_point : float, int
+    bias : array of int32, shape (N,), optional
+        Added to the sums; `b` is then one matrix.
     out : array of uint8 or int8, optional
 
     Returns
@@ -291,7 +374,7 @@ def qlinear_matmul(
     verb = "qlinear_matmul"
     given = getattr(out, "dtype", None) or getattr(y_zero_point, "dtype", None) or getattr(a, "dtype", None)
     parameters = (a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point)
-    done, key = _kept(a, b, parameters, given, out)
+    done, key = (None, None) if bias is not None else _kept(a, b, parameters, given, out)
     if done is not None:
         return done  # type: ignore[no-any-return]
     a, b = _operands(verb, a, b)
@@ -304,20 +387,15 @@ def qlinear_matmul(
     b_zero = _zero_points(verb, "b_zero_point", b_zero_point, b_signed, columns, -1)
     y_zero = _zero_points(verb, "y_zero_point", y_zero_point, dtype == np.int8, 1, -1)
     check_depth(verb, a.shape[-1], (a.dtype == np.int8, a_zero), (b_signed, b_zero))
-    scales = [
-        as_scale(np.asarray(s).reshape(-1) if np.ndim(s) > 1 else s, f"{verb}: {name}")
-        for name, s in (("a_scale", a_scale), ("b_scale", b_scale), ("y_scale", y_scale))
-    ]
-    for name, s, count in (("a_scale", scales[0], 1), ("b_scale", scales[1], columns), ("y_scale", scales[2], 1)):
-        if s.size not in (1, count):
-            raise ShapeMismatch(
-                f"{verb}: wanted {'one' if count == 1 else f'1 or {count}'} values of {name}, got {s.size}"
-            )
-    multiplier = np.ravel(scales[0]) * np.ravel(scales[1]) / np.ravel(scales[2])
-    multiplier = np.ascontiguousarray(np.broadcast_to(multiplier, (columns,)), np.float32)
+    multiplier = _multiplier(
+        verb, columns, (("a_scale", a_scale, 1), ("b_scale", b_scale, columns)), ("y_scale", y_scale, 1)
+    )
+
+    if bias is not None:
+        bias = _whole_bias(verb, bias, b, columns)
 
     def plan(right: PackedMatmul) -> MatmulPlan:
         signed = a.dtype == np.int8
-        return MatmulPlan(right, signed, a_zero, b_zero, None, dtype.name, multiplier, y_zero, qdtype.qmin, qdtype.qmax)
+        return MatmulPlan(right, signed, a_zero, b_zero, bias, dtype.name, multiplier, y_zero, qdtype.qmin, qdtype.qmax)
 
     return _product(verb, a, b, dtype, out, plan, None, key)

@@ -10,7 +10,7 @@ from quantkit.tensor.factories import (
     quantize,
     randint,
 )
-from quantkit.tensor.products import conv2d
+from quantkit.tensor.products import conv2d, matmul
 from quantkit.tensor.qtensor import QTensor
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "from_dlpack",
     "from_numpy",
     "full",
+    "matmul",
     "quantize",
     "randint",
 ]

@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from quantkit import ops
 from quantkit.errors import InvalidDType
+from quantkit.ops.matmul import longest_depth
+from quantkit.qparams import qint8
 from quantkit.storage import Array
 from quantkit.storage.dtypes import element_type
 from quantkit.tensor import channels
@@ -40,7 +43,20 @@ def apply_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[s
         a, b = inputs
         if a.axis is None and a.dtype is b.dtype and a.qparams == b.qparams:
             return ufunc(a.int_repr(), b.int_repr(), **kwargs)
+    if ufunc is np.matmul and not kwargs and all(isinstance(v, QTensor) for v in inputs):
+        a, b = inputs
+        if _multiplies_as_integers(a, b):
+            return ops.matmul_integer_to_float(a.int_repr(), b.int_repr(), a.scale, b.scale, a.zero_point, b.zero_point)
     return ufunc(*[real(v) for v in inputs], **kwargs)
+
+
+def _multiplies_as_integers(a: QTensor, b: QTensor) -> bool:
+    """Whether ``a @ b`` is a product of codes: exact sums, each scaled once."""
+    if not a.ndim or not b.ndim or a.axis is not None or not (b.axis is None or b.axis == b.ndim - 1 > 0):
+        return False
+    if a.qparams.has_float_zero_point or b.qparams.has_float_zero_point or not b.size:
+        return False
+    return a.shape[-1] <= longest_depth(*((v.dtype is qint8, v.zero_point) for v in (a, b)))
 
 
 def apply_function(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -1,16 +1,19 @@
-"""conv2d: convolutions of QTensors, to QTensors."""
+"""conv2d and matmul: products of QTensors, to QTensors."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from quantkit import ops
 from quantkit.errors import InvalidArgument, InvalidDType, InvalidQParams, ShapeMismatch
-from quantkit.qparams import QParams, as_qdtype, check_zero_point
+from quantkit.qparams import QDType, QParams, as_qdtype, check_zero_point
 from quantkit.tensor.factories import from_numpy, quantize
 from quantkit.tensor.qtensor import QTensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 def _pair(name: str, value: Any) -> tuple[Any, Any]:
@@ -30,6 +33,31 @@ def _operand(name: str, value: Any, axis: int | None) -> QTensor:
         wanted = "one scale" if axis is None else f"one scale, or one for each index of axis {axis}"
         raise InvalidQParams(f"conv2d: {name} must have {wanted}, got scales along axis {value.axis}")
     return value
+
+
+def _whole_bias(verb: str, bias: Any, steps: NDArray[np.float32], count: int) -> NDArray[np.int32] | None:
+    """Return a real bias in whole steps of the sums, one an output."""
+    if bias is None:
+        return None
+    values = np.asarray(bias.dequantize() if isinstance(bias, QTensor) else bias, np.float64)
+    if values.shape != (count,) or not np.isfinite(values).all():
+        raise ShapeMismatch(f"{verb}: wanted bias of {count} finite numbers, got shape {values.shape}")
+    info = np.iinfo(np.int32)
+    whole: NDArray[np.int32] = np.clip(np.rint(values / steps), info.min, info.max).astype(np.int32)
+    return whole
+
+
+def _output_parameters(verb: str, kind: QDType, scale: Any, zero_point: Any) -> QParams | None:
+    """Return the parameters that a result was asked for in; None where they are to be chosen."""
+    if scale is None:
+        if zero_point is not None:
+            raise InvalidArgument(f"{verb}: zero_point was given without scale")
+        return None
+    qparams = QParams(scale, 0 if zero_point is None else zero_point)
+    if isinstance(qparams.zero_point, float) or qparams.axis is not None:
+        raise InvalidQParams(f"{verb}: wanted one scale and an integer zero_point, got zero_point={zero_point!r}")
+    check_zero_point(np.asarray(qparams.zero_point), kind, f"{verb}: zero_point")
+    return qparams
 
 
 def conv2d(
@@ -94,28 +122,85 @@ def conv2d(
     elif padding != "valid":
         attributes["pads"] = _pair("padding", padding) * 2
     steps = np.ravel(np.float32(t.scale) * np.asarray(w.scale, np.float32))
-    whole = None
-    if bias is not None:
-        values = np.asarray(bias.dequantize() if isinstance(bias, QTensor) else bias, np.float64)
-        if values.shape != (w.shape[0],) or not np.isfinite(values).all():
-            raise ShapeMismatch(f"conv2d: wanted bias of {w.shape[0]} finite numbers, got shape {values.shape}")
-        info = np.iinfo(np.int32)
-        whole = np.clip(np.rint(values / steps), info.min, info.max).astype(np.int32)
+    whole = _whole_bias("conv2d", bias, steps, w.shape[0])
     x, weights = t.int_repr(), w.int_repr()
-    if scale is None:
-        if zero_point is not None:
-            raise InvalidArgument("conv2d: zero_point was given without scale")
+    qparams = _output_parameters("conv2d", kind, scale, zero_point)
+    if qparams is None:
         sums = ops.conv_integer(x, weights, t.zero_point, w.zero_point, **attributes)
         each = (-1, 1, 1)
         exact = sums.astype(np.float64) + (0 if whole is None else whole.reshape(each))
         return quantize((exact * steps.reshape(each)).astype(np.float32), dtype=kind)
-    qparams = QParams(scale, 0 if zero_point is None else zero_point)
-    if isinstance(qparams.zero_point, float) or qparams.axis is not None:
-        raise InvalidQParams(f"conv2d: wanted one scale and an integer zero_point, got zero_point={zero_point!r}")
-    check_zero_point(np.asarray(qparams.zero_point), kind, "conv2d: zero_point")
     out = kind.codes.type(qparams.zero_point)
     codes = ops.qlinear_conv(
         x, t.scale, t.zero_point, weights, w.scale, w.zero_point, qparams.scale, out, whole, **attributes
     )
+    made: QTensor = from_numpy(codes, scale=qparams.scale, zero_point=qparams.zero_point)
+    return made
+
+
+def _factor(name: str, value: Any, axes: tuple[int | None, ...], wanted: str) -> QTensor:
+    if not isinstance(value, QTensor):
+        raise InvalidDType(f"matmul: {name} must be a QTensor, got {type(value).__name__}; use quantkit.quantize")
+    if value.axis not in axes:
+        raise InvalidQParams(f"matmul: {name} must have {wanted}, got scales along axis {value.axis}")
+    if value.qparams.has_float_zero_point:
+        raise InvalidQParams(f"matmul: {name} has a float zero_point; requantize it to an integer one first")
+    return value
+
+
+def matmul(
+    t: QTensor, w: QTensor, bias: Any = None, *, scale: Any = None, zero_point: Any = None, dtype: Any = None
+) -> QTensor:
+    """Multiply quantized matrices, in integers; batches and vectors as NumPy's matmul.
+
+    Parameters
+    ----------
+    t : QTensor, shape (..., M, K) or (K,)
+        One scale.
+    w : QTensor, shape (..., K, N) or (K,)
+        One scale, or one a column (the last axis).
+    bias : array of N real numbers, optional
+        Rounded to steps of ``t.scale * w.scale``; `w` is then a matrix.
+    scale, zero_point : float, int, optional
+        Parameters of the result. Without `scale` they are chosen from the range of its real values, which are computed
+        in float32 first: a second pass over the result, and float32 memory for it.
+    dtype : quint8 or qint8, optional
+        Of the result; that of `t` by default.
+
+    Returns
+    -------
+    QTensor, shape (..., M, N)
+
+    Raises
+    ------
+    InvalidArgument
+        When K > 65,793, where sums could leave int32, and for a zero_point without scale.
+    InvalidDType, ShapeMismatch, InvalidQParams
+        Naming the argument, what was wanted and what came.
+
+    Examples
+    --------
+    >>> import quantkit as qk
+    >>> t = qk.quantize([[1.0, 2.0]], scale=0.25)
+    >>> w = qk.quantize([[1.0, -1.0], [0.5, 2.0]], scale=0.5, dtype=qk.qint8)
+    >>> qk.matmul(t, w, [0.5, 0.0], scale=0.5, dtype=qk.qint8)
+    QTensor([[2.5, 3. ]], dtype=qint8, scale=0.5, zero_point=0)
+    """
+    _factor("t", t, (None,), "one scale")
+    _factor(
+        "w", w, (None, *([w.ndim - 1] if isinstance(w, QTensor) and w.ndim > 1 else [])), "one scale or one a column"
+    )
+    if bias is not None and w.ndim != 2:
+        raise ShapeMismatch(f"matmul: a bias wants a matrix w of 2 dimensions, got shape {w.shape}")
+    kind = t.dtype if dtype is None else as_qdtype(dtype)
+    qparams = _output_parameters("matmul", kind, scale, zero_point)
+    steps = np.ravel(np.float32(t.scale) * np.asarray(w.scale, np.float32))
+    whole = _whole_bias("matmul", bias, steps, w.shape[-1])
+    x, weights = t.int_repr(), w.int_repr()
+    if qparams is None:
+        real = ops.matmul_integer_to_float(x, weights, t.scale, w.scale, t.zero_point, w.zero_point, whole)
+        return quantize(real, dtype=kind)
+    out = kind.codes.type(qparams.zero_point)
+    codes = ops.qlinear_matmul(x, t.scale, t.zero_point, weights, w.scale, w.zero_point, qparams.scale, out, bias=whole)
     made: QTensor = from_numpy(codes, scale=qparams.scale, zero_point=qparams.zero_point)
     return made

@@ -280,3 +280,31 @@ def test_an_output_that_is_an_operand():
             y = ops.qlinear_matmul(pair[0], *parameters[:2], pair[1], *parameters[3:], out=pair[operand])
             assert y is pair[operand]
             assert np.array_equal(y, expected)
+
+
+def test_real_values_of_a_product(isa):
+    rng = np.random.default_rng(8)
+    a, b = codes(rng, (3, 9, 50), np.uint8), codes(rng, (50, 33), np.int8)
+    b_scale = rng.uniform(0.01, 0.1, 33).astype(np.float32)
+    bias = rng.standard_normal(33).astype(np.float32)
+    sums = oracle.matmul_integer(a.reshape(-1, 50), b, 100, 3).reshape(3, 9, 33)
+    steps = np.float32(0.02) * b_scale
+    for right in (b, ops.pack_matmul(b)):
+        y = ops.matmul_integer_to_float(a, right, 0.02, b_scale, 100, 3)
+        assert np.array_equal(y, sums.astype(np.float32) * steps)
+        y = ops.matmul_integer_to_float(a, right, 0.02, b_scale, 100, 3, bias)
+        assert np.array_equal(y, sums.astype(np.float32) * steps + bias)
+        whole = np.arange(33, dtype=np.int32) * 1000
+        out = np.empty((3, 9, 33), np.float32)
+        assert ops.matmul_integer_to_float(a, right, 0.02, b_scale, 100, 3, whole, out=out) is out
+        assert np.array_equal(out, (sums + whole).astype(np.float32) * steps)
+        expected = oracle.requantize(sums + whole, oracle.multiplier(0.02, b_scale, 0.5), 9, np.uint8)
+        assert np.array_equal(ops.qlinear_matmul(a, 0.02, 100, right, b_scale, 3, 0.5, 9, bias=whole), expected)
+    batch = ops.matmul_integer_to_float(a, np.stack([b] * 3), 0.02, 0.5, 100, 3, bias)
+    assert np.array_equal(batch, sums.astype(np.float32) * np.float32(0.01) + bias)
+    with pytest.raises(ShapeMismatch, match="wanted a bias of 33 values and one matrix b"):
+        ops.matmul_integer_to_float(a, np.stack([b] * 3), 0.02, 0.5, bias=np.zeros(33, np.int32))
+    with pytest.raises(ShapeMismatch, match="wanted 33 values of bias"):
+        ops.matmul_integer_to_float(a, b, 0.02, 0.5, bias=np.zeros(3))
+    with pytest.raises(InvalidDType, match="bias must be int32, got float64"):
+        ops.qlinear_matmul(a, 0.02, 100, b, 0.1, 3, 0.5, 9, bias=np.zeros(33))
