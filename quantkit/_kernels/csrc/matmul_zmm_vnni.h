@@ -1,5 +1,5 @@
 /* Integer products, 512-bit VNNI, with VBMI or without: one source, included with TARGET and FUNCTION defined, and VBMI
- * where there is. Tiles of 4 rows by 64 columns (8 rows by 32 or fewer); the whole of K, and then the epilogue, in
+ * where there is. Tiles of 6 rows by 64 columns (8 rows by 32 or fewer); the whole of K, and then the epilogue, in
  * registers. */
 #include <immintrin.h>
 
@@ -213,7 +213,7 @@ INLINE void begin(const qk_epilogue *e, int64_t m, __m512i *acc, int R, int V) {
 TILE(1, 1) TILE(2, 1) TILE(3, 1) TILE(4, 1) TILE(5, 1) TILE(6, 1) TILE(7, 1) TILE(8, 1)
 TILE(1, 2) TILE(2, 2) TILE(3, 2) TILE(4, 2) TILE(5, 2) TILE(6, 2) TILE(7, 2) TILE(8, 2)
 TILE(1, 3) TILE(2, 3) TILE(3, 3) TILE(4, 3)
-TILE(1, 4) TILE(2, 4) TILE(3, 4) TILE(4, 4)
+TILE(1, 4) TILE(2, 4) TILE(3, 4) TILE(4, 4) TILE(5, 4) TILE(6, 4)
 
 #define CASE(R, V) case R: tile_##R##x##V(t, m); break;
 
@@ -231,7 +231,7 @@ TILE(1, 4) TILE(2, 4) TILE(3, 4) TILE(4, 4)
 ROWS(1, 8, CASE(1, 1) CASE(2, 1) CASE(3, 1) CASE(4, 1) CASE(5, 1) CASE(6, 1) CASE(7, 1) CASE(8, 1))
 ROWS(2, 8, CASE(1, 2) CASE(2, 2) CASE(3, 2) CASE(4, 2) CASE(5, 2) CASE(6, 2) CASE(7, 2) CASE(8, 2))
 ROWS(3, 4, CASE(1, 3) CASE(2, 3) CASE(3, 3) CASE(4, 3))
-ROWS(4, 4, CASE(1, 4) CASE(2, 4) CASE(3, 4) CASE(4, 4))
+ROWS(4, 6, CASE(1, 4) CASE(2, 4) CASE(3, 4) CASE(4, 4) CASE(5, 4) CASE(6, 4))
 
 TARGET void FUNCTION(const qk_matmul_tile *t) {
     switch (t->width) {
