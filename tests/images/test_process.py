@@ -399,12 +399,12 @@ def test_a_file_limit_of_the_system_leaves_nothing_half_written(tmp_path):
 _SLOW = """
 import sys, time
 import quantkit as qk
-from quantkit.images import process
-read = process.read_pixels
+from quantkit.images import filling
+read = filling.read_pixels
 def slow(*args, **kwargs):
     time.sleep(0.02)
     return read(*args, **kwargs)
-process.read_pixels = slow
+filling.read_pixels = slow
 qk.process_images(sys.argv[1], sys.argv[2], preset="unit", shard_size=5, streams=2)
 """
 
