@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from quantkit.models.quantizer import quantize_model
     from quantkit.qparams import QDType, QParams, choose_qparams, qint8, quint8
     from quantkit.storage import Array, ByteStorage, QUInt8Storage
+    from quantkit.streams import (
+        Event,
+        Stream,
+        StreamContext,
+        StreamPool,
+        current_stream,
+        default_stream,
+        profile,
+        stream,
+    )
     from quantkit.tensor import (
         QTensor,
         as_tensor,
@@ -42,15 +52,21 @@ if TYPE_CHECKING:
 _LAZY = {
     "Array": "quantkit.storage",
     "ByteStorage": "quantkit.storage",
+    "Event": "quantkit.streams",
     "QDType": "quantkit.qparams",
     "QParams": "quantkit.qparams",
     "QTensor": "quantkit.tensor",
     "QUInt8Storage": "quantkit.storage",
+    "Stream": "quantkit.streams",
+    "StreamContext": "quantkit.streams",
+    "StreamPool": "quantkit.streams",
     "as_tensor": "quantkit.tensor",
     "choose_qparams": "quantkit.qparams",
     "compare_models": "quantkit.jobs.compare",
     "conv2d": "quantkit.tensor",
     "cpu": "quantkit",
+    "current_stream": "quantkit.streams",
+    "default_stream": "quantkit.streams",
     "dequantize_weights": "quantkit.weights",
     "empty": "quantkit.tensor",
     "errors": "quantkit",
@@ -66,6 +82,7 @@ _LAZY = {
     "ops": "quantkit",
     "predict_images": "quantkit.jobs.predict",
     "process_images": "quantkit.images.process",
+    "profile": "quantkit.streams",
     "qint8": "quantkit.qparams",
     "quantize": "quantkit.tensor",
     "quantize_model": "quantkit.models.quantizer",
@@ -74,21 +91,28 @@ _LAZY = {
     "randint": "quantkit.tensor",
     "read_image": "quantkit.images.image_file",
     "save": "quantkit.files",
+    "stream": "quantkit.streams",
     "write_image": "quantkit.images.image_file",
 }
 
 __all__ = [
     "Array",
     "ByteStorage",
+    "Event",
     "QDType",
     "QParams",
     "QTensor",
     "QUInt8Storage",
+    "Stream",
+    "StreamContext",
+    "StreamPool",
     "as_tensor",
     "choose_qparams",
     "compare_models",
     "conv2d",
     "cpu",
+    "current_stream",
+    "default_stream",
     "dequantize_weights",
     "empty",
     "errors",
@@ -104,6 +128,7 @@ __all__ = [
     "ops",
     "predict_images",
     "process_images",
+    "profile",
     "qint8",
     "quantize",
     "quantize_model",
@@ -112,6 +137,7 @@ __all__ = [
     "randint",
     "read_image",
     "save",
+    "stream",
     "write_image",
 ]
 

@@ -42,6 +42,18 @@ class OutOfMemory(QuantkitError, MemoryError):
     """Memory that could not be had; the message says how much was asked for."""
 
 
+class StreamError(QuantkitError, RuntimeError):
+    """A stream that cannot do what it was asked: it is closed, or would wait for itself."""
+
+
+class StreamCancelled(StreamError):
+    """Work on a stream that was cancelled before it began; its results were never made."""
+
+
+class StreamForked(StreamError):
+    """Work that the parent process had queued on a stream and not done when it forked: it is not done in the child."""
+
+
 class FormatError(QuantkitError, ValueError):
     """A file that is not what its name or header claims; names the file and the place."""
 

@@ -1,6 +1,7 @@
 # cython: language_level=3
 """The one extension module: checks arguments, then calls the C drivers without the GIL. One .pxi a family."""
 
+include "calls.pxi"
 include "isa.pxi"
 include "memory.pxi"
 include "strided.pxi"
@@ -11,3 +12,4 @@ include "statistics.pxi"
 include "matmul.pxi"
 include "conv.pxi"
 include "resize.pxi"
+include "streams.pxi"

@@ -1,19 +1,6 @@
 # quantize and dequantize: one call of the C driver each.
 from libc.math cimport INFINITY
 
-cdef extern from "qk_affine.h" nogil:
-    ctypedef struct qk_affine_call:
-        qk_layout layout
-        const char *x
-        char *y
-        int x_dtype
-        int y_dtype
-        const float *scale
-        const int32_t *zero_point
-        const float *zero_point_f
-    int qk_affine_supported(int x_dtype, int y_dtype)
-    int qk_affine_run(const qk_affine_call *call)
-
 
 # Below this many elements the kernels are done before another thread could take the GIL.
 cdef int64_t KEEP_GIL = 1 << 14
@@ -26,16 +13,14 @@ def affine_plain(x, y, scale, zero_point):
     nothing written, for anything out of the ordinary, wrong arguments included: `affine` then has the last word.
     """
     cdef Py_buffer xb, yb
-    cdef qk_affine_call call
+    cdef qk_call call
     cdef float scale_value
     cdef long zero_point_value
-    cdef int32_t zero_point_code
     cdef int x_dtype, y_dtype, low, high, status = -1
-    if type(scale) is not float or type(zero_point) is not int:
+    if type(scale) is not float or type(zero_point) is not int or (streams_in_use and on_stream()):
         return False
     scale_value = scale
     zero_point_value = zero_point if -128 <= zero_point <= 255 else 1000
-    zero_point_code = <int32_t>zero_point_value
     try:
         PyObject_GetBuffer(x, &xb, PyBUF_FORMAT | PyBUF_STRIDES)
     except (BufferError, ValueError, TypeError):
@@ -54,19 +39,23 @@ def affine_plain(x, y, scale, zero_point):
             low, high = 0, 255
         if (x_dtype != QK_I32 and 0 < scale_value < INFINITY and low <= zero_point_value <= high
                 and same_shape(&xb, &yb) and element_count(&xb) and not overlaps(&xb, &yb)):
-            if make_layout_or_not(&call.layout, &xb, &yb, -1) == 0:
-                call.x_dtype = x_dtype
-                call.y_dtype = y_dtype
-                call.x = <const char *>xb.buf
-                call.y = <char *>yb.buf
-                call.scale = &scale_value
-                call.zero_point = &zero_point_code
-                call.zero_point_f = NULL
-                if element_count(&xb) <= KEEP_GIL:
-                    status = qk_affine_run(&call)
+            if make_layout_or_not(&call.affine.layout, &xb, &yb, -1) == 0:
+                call.run = qk_run_affine
+                call.affine.x_dtype = x_dtype
+                call.affine.y_dtype = y_dtype
+                call.affine.x = <const char *>xb.buf
+                call.affine.y = <char *>yb.buf
+                call.affine.scale = NULL
+                call.affine.scale_value = scale_value
+                call.affine.zero_point_value = <int32_t>zero_point_value
+                call.affine.has_float_zero_point = 0
+                if qk_recorder != NULL:
+                    status = (<Task>qk_recorder).record(&call, (x, y))
+                elif element_count(&xb) <= KEEP_GIL:
+                    status = call.run(&call)
                 else:
                     with nogil:
-                        status = qk_affine_run(&call)
+                        status = call.run(&call)
     PyBuffer_Release(&xb)
     PyBuffer_Release(&yb)
     return status == 0
@@ -80,11 +69,7 @@ def affine(x, y, scale, zero_point, int axis=-1, bint x_is_bf16=False, bint y_is
     checked by the caller. Returns False, with nothing written, where x and y overlap: the caller copies x then.
     """
     cdef Py_buffer xb, yb, sb, zb
-    cdef qk_affine_call call
-    cdef float scale_value, zero_point_f_value
-    cdef int32_t zero_point_value
-    cdef int x_dtype, y_dtype
-    cdef int status = 0
+    cdef qk_call call
     cdef int held = 0
     PyObject_GetBuffer(x, &xb, PyBUF_FORMAT | PyBUF_STRIDES)
     try:
@@ -93,9 +78,11 @@ def affine(x, y, scale, zero_point, int axis=-1, bint x_is_bf16=False, bint y_is
         except (BufferError, ValueError):
             raise InvalidDType("out is read-only; wanted a writable array") from None
         held = 1
-        x_dtype = dtype_of(&xb, x_is_bf16)
-        y_dtype = dtype_of(&yb, y_is_bf16)
-        if x_dtype < 0 or y_dtype < 0 or not qk_affine_supported(x_dtype, y_dtype):
+        call.run = qk_run_affine
+        call.affine.x_dtype = dtype_of(&xb, x_is_bf16)
+        call.affine.y_dtype = dtype_of(&yb, y_is_bf16)
+        if (call.affine.x_dtype < 0 or call.affine.y_dtype < 0
+                or not qk_affine_supported(call.affine.x_dtype, call.affine.y_dtype)):
             raise InvalidDType(f"no kernel from {getattr(x, 'dtype', type(x))} to {getattr(y, 'dtype', type(y))}")
         if not same_shape(&xb, &yb):
             raise ShapeMismatch(f"wanted out of shape {shape_of(&xb)}, got {shape_of(&yb)}")
@@ -103,24 +90,19 @@ def affine(x, y, scale, zero_point, int axis=-1, bint x_is_bf16=False, bint y_is
             return True
         if overlaps(&xb, &yb):
             return False
-        make_layout(&call.layout, &xb, &yb, axis)
-        call.x_dtype = x_dtype
-        call.y_dtype = y_dtype
-        call.x = <const char *>xb.buf
-        call.y = <char *>yb.buf
-        call.zero_point = NULL
-        call.zero_point_f = NULL
+        make_layout(&call.affine.layout, &xb, &yb, axis)
+        call.affine.x = <const char *>xb.buf
+        call.affine.y = <char *>yb.buf
+        call.affine.scale = NULL
+        call.affine.zero_point = NULL
+        call.affine.zero_point_f = NULL
         if axis < 0:
-            scale_value = scale
-            call.scale = &scale_value
-            if type(zero_point) is float:
-                zero_point_f_value = zero_point
-                call.zero_point_f = &zero_point_f_value
+            call.affine.scale_value = scale
+            call.affine.has_float_zero_point = type(zero_point) is float
+            if call.affine.has_float_zero_point:
+                call.affine.zero_point_f_value = zero_point
             else:
-                zero_point_value = zero_point
-                call.zero_point = &zero_point_value
-            with nogil:
-                status = qk_affine_run(&call)
+                call.affine.zero_point_value = zero_point
         else:
             PyObject_GetBuffer(scale, &sb, PyBUF_FORMAT | PyBUF_STRIDES)
             held = 2
@@ -129,15 +111,12 @@ def affine(x, y, scale, zero_point, int axis=-1, bint x_is_bf16=False, bint y_is
             if element_count(&sb) != xb.shape[axis] or element_count(&zb) != xb.shape[axis]:
                 raise ShapeMismatch(f"wanted {xb.shape[axis]} scales and zero points, got {element_count(&sb)} and "
                                     f"{element_count(&zb)}")
-            call.scale = <const float *>sb.buf
+            call.affine.scale = <const float *>sb.buf
             if zb.format[0] == b"f":
-                call.zero_point_f = <const float *>zb.buf
+                call.affine.zero_point_f = <const float *>zb.buf
             else:
-                call.zero_point = <const int32_t *>zb.buf
-            with nogil:
-                status = qk_affine_run(&call)
-        if status < 0:
-            raise OutOfMemory("no memory for the scratch table of channel parameters")
+                call.affine.zero_point = <const int32_t *>zb.buf
+        perform(&call, (x, y, scale, zero_point))
         return True
     finally:
         PyBuffer_Release(&xb)
@@ -147,3 +126,58 @@ def affine(x, y, scale, zero_point, int axis=-1, bint x_is_bf16=False, bint y_is
             PyBuffer_Release(&sb)
         if held >= 3:
             PyBuffer_Release(&zb)
+
+
+def copy(x, y):
+    """y = x, elements of 1, 2, 4 or 8 bytes; both export buffers of one shape and item size that do not overlap."""
+    cdef Py_buffer xb, yb
+    cdef qk_call call
+    PyObject_GetBuffer(x, &xb, PyBUF_FORMAT | PyBUF_STRIDES)
+    try:
+        PyObject_GetBuffer(y, &yb, PyBUF_FORMAT | PyBUF_STRIDES | PyBUF_WRITABLE)
+        try:
+            if not same_shape(&xb, &yb) or xb.itemsize != yb.itemsize or xb.itemsize not in (1, 2, 4, 8):
+                raise ShapeMismatch(f"cannot copy {xb.itemsize}-byte elements {shape_of(&xb)} to {yb.itemsize}-byte "
+                                    f"ones {shape_of(&yb)}")
+            if element_count(&xb) == 0:
+                return
+            make_layout(&call.copy.layout, &xb, &yb, -1)
+            call.run = qk_run_copy
+            call.copy.x = <const char *>xb.buf
+            call.copy.y = <char *>yb.buf
+            call.copy.itemsize = xb.itemsize
+            perform(&call, (x, y))
+        finally:
+            PyBuffer_Release(&yb)
+    finally:
+        PyBuffer_Release(&xb)
+
+
+def dynamic_quantize(x, y, float[::1] scale, uint8_t[::1] zero_point, bint x_is_bf16=False):
+    """y, scale[0], zero_point[0] = x quantized to uint8 by its own range; InvalidArgument where x is not finite."""
+    cdef Py_buffer xb, yb
+    cdef qk_call call
+    PyObject_GetBuffer(x, &xb, PyBUF_FORMAT | PyBUF_STRIDES)
+    try:
+        PyObject_GetBuffer(y, &yb, PyBUF_FORMAT | PyBUF_STRIDES | PyBUF_WRITABLE)
+        try:
+            call.run = qk_run_dynamic
+            call.fault = "dynamic_quantize_linear: wanted finite values, got %d that are NaN or infinite"
+            call.dynamic.affine.x_dtype = float_dtype(x, &xb, x_is_bf16)
+            call.dynamic.affine.y_dtype = dtype_of(&yb, False)
+            if call.dynamic.affine.y_dtype != QK_U8 or not same_shape(&xb, &yb):
+                raise ShapeMismatch(f"wanted uint8 codes of shape {shape_of(&xb)}, got {shape_of(&yb)}")
+            call.dynamic.empty = element_count(&xb) == 0
+            if not call.dynamic.empty:
+                make_layout(&call.dynamic.affine.layout, &xb, &yb, -1)
+            call.dynamic.affine.x = <const char *>xb.buf
+            call.dynamic.affine.y = <char *>yb.buf
+            call.dynamic.affine.scale = NULL
+            call.dynamic.affine.has_float_zero_point = 0
+            call.dynamic.scale = &scale[0]
+            call.dynamic.zero_point = &zero_point[0]
+            perform(&call, (x, y, scale, zero_point))
+        finally:
+            PyBuffer_Release(&yb)
+    finally:
+        PyBuffer_Release(&xb)

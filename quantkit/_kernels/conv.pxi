@@ -1,40 +1,5 @@
 # Integer convolutions: packed weights, what happens to the sums, and one call of the C driver each.
 
-cdef extern from "qk_conv.h" nogil:
-    int QK_SPATIAL
-    int QK_CONV_TAPS, QK_CONV_COLUMNS, QK_CONV_DEPTHWISE
-    ctypedef struct qk_packed_conv:
-        int64_t channels
-        int64_t outputs
-        int64_t group
-        int64_t kernel[3]
-        int form
-        const qk_packed_matmul *packed
-        int square
-        const int32_t *order
-    ctypedef struct qk_conv_call:
-        const uint8_t *x
-        int64_t x_batch_stride
-        int64_t x_channel_stride
-        int64_t x_stride[3]
-        int flip
-        int32_t x_zero
-        int64_t batch
-        int64_t size_in "in"[3]
-        int64_t size_out "out"[3]
-        int64_t stride[3]
-        int64_t dilation[3]
-        int64_t pad[3]
-        const qk_packed_conv *w
-        void *y
-        int64_t y_batch_stride
-        int64_t y_channel_stride
-        int64_t y_stride[3]
-        int64_t residual_batch_stride
-        qk_epilogue e
-        int threads
-    int qk_conv_run(const qk_conv_call *call)
-
 
 cdef class PackedTaps:
     """Weights of a convolution in the order in which the kernels read them.
@@ -192,9 +157,9 @@ cdef class ConvPlan:
         contiguous and their pixels evenly spaced, added as `MatmulPlan.run` does.
         """
         cdef Py_buffer xb, yb, rb
-        cdef qk_conv_call call
-        cdef int dtype, status, held = 1, d, s, dims
-        memset(&call, 0, sizeof(call))
+        cdef qk_call call
+        cdef int dtype, held = 1, d, s, dims
+        memset(&call.conv, 0, sizeof(call.conv))
         PyObject_GetBuffer(x, &xb, PyBUF_FORMAT | PyBUF_STRIDES)
         try:
             PyObject_GetBuffer(out, &yb, PyBUF_FORMAT | PyBUF_STRIDES | PyBUF_WRITABLE)
@@ -213,27 +178,27 @@ cdef class ConvPlan:
                 raise ShapeMismatch(f"wanted {dims} strides, pads and dilations")
             for d in range(3):
                 s = d - 3 + xb.ndim
-                call.size_in[d] = call.size_out[d] = call.stride[d] = call.dilation[d] = 1
+                call.conv.size_in[d] = call.conv.size_out[d] = call.conv.stride[d] = call.conv.dilation[d] = 1
                 if s >= 2:
-                    call.size_in[d] = xb.shape[s]
-                    call.size_out[d] = yb.shape[s]
-                    call.x_stride[d] = xb.strides[s]
-                    call.y_stride[d] = yb.strides[s]
-                    call.stride[d] = strides[s - 2]
-                    call.dilation[d] = dilations[s - 2]
-                    call.pad[d] = pads[s - 2]
-            call.x = <const uint8_t *>xb.buf
-            call.x_batch_stride = xb.strides[0]
-            call.x_channel_stride = xb.strides[1]
-            call.flip = self.x_is_signed
-            call.x_zero = self.x_zero
-            call.batch = xb.shape[0]
-            call.w = &self.w.c
-            call.y = yb.buf
-            call.y_batch_stride = yb.strides[0]
-            call.y_channel_stride = yb.strides[1]
-            call.e = self.e
-            call.threads = threads if threads > 0 else qk_num_threads()
+                    call.conv.size_in[d] = xb.shape[s]
+                    call.conv.size_out[d] = yb.shape[s]
+                    call.conv.x_stride[d] = xb.strides[s]
+                    call.conv.y_stride[d] = yb.strides[s]
+                    call.conv.stride[d] = strides[s - 2]
+                    call.conv.dilation[d] = dilations[s - 2]
+                    call.conv.pad[d] = pads[s - 2]
+            call.conv.x = <const uint8_t *>xb.buf
+            call.conv.x_batch_stride = xb.strides[0]
+            call.conv.x_channel_stride = xb.strides[1]
+            call.conv.flip = self.x_is_signed
+            call.conv.x_zero = self.x_zero
+            call.conv.batch = xb.shape[0]
+            call.conv.w = &self.w.c
+            call.conv.y = yb.buf
+            call.conv.y_batch_stride = yb.strides[0]
+            call.conv.y_channel_stride = yb.strides[1]
+            call.conv.e = self.e
+            call.conv.threads = threads if threads > 0 else qk_num_threads()
             if residual is not None:
                 PyObject_GetBuffer(residual, &rb, PyBUF_FORMAT | PyBUF_STRIDES)
                 held = 3
@@ -242,18 +207,16 @@ cdef class ConvPlan:
                         or not evenly_spaced(&rb) or not evenly_spaced(&yb)):
                     raise ShapeMismatch(f"wanted a residual of 8-bit codes {shape_of(&yb)}, channels-last like out, got "
                                         f"{getattr(residual, 'dtype', type(residual))} {shape_of(&rb)}")
-                call.e.residual = <const uint8_t *>rb.buf
-                call.e.residual_stride = rb.strides[rb.ndim - 1]
-                call.residual_batch_stride = rb.strides[0]
-                call.e.residual_is_signed = dtype == QK_S8
-                call.e.own_ratio = own_ratio
-                call.e.own_zero_point = own_zero_point
-                call.e.residual_ratio = residual_ratio
-                call.e.residual_zero_point = residual_zero_point
-            with nogil:
-                status = qk_conv_run(&call)
-            if status < 0:
-                raise OutOfMemory("no memory for the scratch rows of a convolution")
+                call.conv.e.residual = <const uint8_t *>rb.buf
+                call.conv.e.residual_stride = rb.strides[rb.ndim - 1]
+                call.conv.residual_batch_stride = rb.strides[0]
+                call.conv.e.residual_is_signed = dtype == QK_S8
+                call.conv.e.own_ratio = own_ratio
+                call.conv.e.own_zero_point = own_zero_point
+                call.conv.e.residual_ratio = residual_ratio
+                call.conv.e.residual_zero_point = residual_zero_point
+            call.run = qk_run_conv
+            perform(&call, (self, x, out, residual))
         finally:
             PyBuffer_Release(&xb)
             if held >= 2:

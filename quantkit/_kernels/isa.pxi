@@ -1,6 +1,4 @@
 # Which instruction sets exist, and which one the dispatch table serves.
-from libc.stdint cimport uint32_t
-
 import os
 
 from quantkit.errors import UnsupportedISA

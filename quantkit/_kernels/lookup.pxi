@@ -1,13 +1,5 @@
 # lookup: one call of the C driver.
 
-cdef extern from "qk_lookup.h" nogil:
-    ctypedef struct qk_lookup_call:
-        qk_layout layout
-        const uint8_t *x
-        uint8_t *y
-        const uint8_t *tables
-    void qk_lookup_run(const qk_lookup_call *call)
-
 
 def lookup(x, y, tables, int axis=-1):
     """y = tables[x], code by code, for buffers of 8-bit codes of one shape and any strides.
@@ -16,7 +8,7 @@ def lookup(x, y, tables, int axis=-1):
     caller's to check. Returns False, with nothing written, where x and y overlap without being the same memory.
     """
     cdef Py_buffer xb, yb
-    cdef qk_lookup_call call
+    cdef qk_call call
     cdef const uint8_t[::1] bytes_ = tables
     cdef int d, held = 1
     cdef bint same
@@ -36,15 +28,15 @@ def lookup(x, y, tables, int axis=-1):
             same &= xb.strides[d] == yb.strides[d]
         if not same and overlaps(&xb, &yb):
             return False
-        make_layout(&call.layout, &xb, &yb, axis)
-        call.x = <const uint8_t *>xb.buf
-        call.y = <uint8_t *>yb.buf
-        call.tables = &bytes_[0]
-        if element_count(&xb) <= KEEP_GIL:
-            qk_lookup_run(&call)
+        make_layout(&call.lookup.layout, &xb, &yb, axis)
+        call.lookup.x = <const uint8_t *>xb.buf
+        call.lookup.y = <uint8_t *>yb.buf
+        call.run = qk_run_lookup
+        call.lookup.tables = &bytes_[0]
+        if qk_recorder == NULL and element_count(&xb) <= KEEP_GIL:
+            call.run(&call)
         else:
-            with nogil:
-                qk_lookup_run(&call)
+            perform(&call, (x, y, tables))
         return True
     finally:
         PyBuffer_Release(&xb)

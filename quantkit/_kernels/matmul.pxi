@@ -1,66 +1,10 @@
 # Integer products: packed right operands, what happens to the sums, and one call of the C driver each.
-from libc.stdint cimport int8_t
-from libc.stdlib cimport calloc
-
-from quantkit.errors import InvalidArgument
+from cpython.bytearray cimport PyByteArray_AS_STRING
+from libc.stdlib cimport calloc, free
 
 cdef extern from "qk_pool.h" nogil:
     void qk_set_num_threads(int threads)
     int qk_num_threads()
-
-cdef extern from "qk_matmul.h" nogil:
-    ctypedef struct qk_packed_matmul:
-        int64_t k
-        int64_t n
-        int8_t *data
-        int32_t *colsum
-    int64_t qk_padded_columns(int64_t n)
-    int64_t qk_packed_bytes(int64_t k, int64_t n)
-    void qk_pack_matmul(qk_packed_matmul *packed, const char *b, int64_t row_stride, int64_t column_stride, int flip)
-    int QK_OUT_I32, QK_OUT_U8, QK_OUT_S8, QK_OUT_F32
-    ctypedef struct qk_epilogue:
-        int out
-        const int32_t *start
-        const int32_t *b_zero
-        const int32_t *a_zero
-        const int32_t *colsum
-        const float *scale
-        const float *bias
-        int32_t zero_point
-        int32_t low
-        int32_t high
-        const uint8_t *table
-        const uint8_t *residual
-        int64_t residual_stride
-        float own_ratio
-        float residual_ratio
-        int32_t own_zero_point
-        int32_t residual_zero_point
-        int32_t residual_is_signed
-    ctypedef struct qk_matmul_call:
-        const uint8_t *a
-        int64_t a_stride
-        int64_t a_column_stride
-        int64_t m
-        int flip_a
-        int32_t a_zero_point
-        const qk_packed_matmul *b
-        void *c
-        int64_t c_stride
-        qk_epilogue e
-        int threads
-    int qk_matmul_run(const qk_matmul_call *call)
-    ctypedef struct qk_matmul_batch:
-        qk_matmul_call one
-        int64_t count
-        const int64_t *a_offsets
-        const int64_t *b_offsets
-        int64_t c_offset
-        const char *b
-        int64_t b_row_stride
-        int64_t b_column_stride
-        int flip_b
-    int qk_matmul_batch_run(const qk_matmul_batch *batch)
 
 
 def set_num_threads(int threads):
@@ -262,10 +206,10 @@ cdef class MatmulPlan:
         residual_zero_point), before the plan's zero point; the product itself is requantized to `own_zero_point`.
         """
         cdef Py_buffer ab, cb, rb
-        cdef qk_matmul_call call
+        cdef qk_call call
         cdef const int32_t[::1] zeros
-        cdef int32_t *row_zeros = NULL
-        cdef int dtype, status, held = 1
+        cdef object row_zeros = None
+        cdef int dtype, held = 1
         cdef int64_t item
         PyObject_GetBuffer(a, &ab, PyBUF_FORMAT | PyBUF_STRIDES)
         try:
@@ -282,22 +226,22 @@ cdef class MatmulPlan:
                     or dtype_of(&cb, False) != self.out_dtype or (cb.strides[1] != item and cb.shape[1] > 1)):
                 raise ShapeMismatch(f"wanted out of shape [{ab.shape[0]}, {self.b.p.n}], contiguous along its rows, got "
                                     f"{getattr(out, 'dtype', type(out))} {shape_of(&cb)}")
-            call.a = <const uint8_t *>ab.buf
-            call.a_stride = ab.strides[0]
-            call.a_column_stride = ab.strides[1]
-            call.m = ab.shape[0]
-            call.flip_a = self.a_is_signed
-            call.a_zero_point = self.a_zero
-            call.b = &self.b.p
-            call.c = cb.buf
-            call.c_stride = cb.strides[0]
-            call.e = self.e
-            call.threads = threads if threads > 0 else qk_num_threads()
+            call.matmul.a = <const uint8_t *>ab.buf
+            call.matmul.a_stride = ab.strides[0]
+            call.matmul.a_column_stride = ab.strides[1]
+            call.matmul.m = ab.shape[0]
+            call.matmul.flip_a = self.a_is_signed
+            call.matmul.a_zero_point = self.a_zero
+            call.matmul.b = &self.b.p
+            call.matmul.c = cb.buf
+            call.matmul.c_stride = cb.strides[0]
+            call.matmul.e = self.e
+            call.matmul.threads = threads if threads > 0 else qk_num_threads()
             if a_zero_points is not None:
                 zeros = a_zero_points
                 check_length("a_zero_point", zeros.shape[0], ab.shape[0])
                 row_zeros = self.row_zeros(zeros)
-                call.e.a_zero = row_zeros
+                call.matmul.e.a_zero = <int32_t *>PyByteArray_AS_STRING(row_zeros)
             if residual is not None:
                 PyObject_GetBuffer(residual, &rb, PyBUF_FORMAT | PyBUF_STRIDES)
                 held = 3
@@ -305,35 +249,30 @@ cdef class MatmulPlan:
                 if not same_shape(&rb, &cb) or rb.strides[1] != 1 or (dtype != QK_U8 and dtype != QK_S8):
                     raise ShapeMismatch(f"wanted a residual of 8-bit codes {shape_of(&cb)}, contiguous along its rows, "
                                         f"got {getattr(residual, 'dtype', type(residual))} {shape_of(&rb)}")
-                call.e.residual = <const uint8_t *>rb.buf
-                call.e.residual_stride = rb.strides[0]
-                call.e.residual_is_signed = dtype == QK_S8
-                call.e.own_ratio = own_ratio
-                call.e.own_zero_point = own_zero_point
-                call.e.residual_ratio = residual_ratio
-                call.e.residual_zero_point = residual_zero_point
-            with nogil:
-                status = qk_matmul_run(&call)
-            if status < 0:
-                raise OutOfMemory("no memory for the scratch rows of a product")
+                call.matmul.e.residual = <const uint8_t *>rb.buf
+                call.matmul.e.residual_stride = rb.strides[0]
+                call.matmul.e.residual_is_signed = dtype == QK_S8
+                call.matmul.e.own_ratio = own_ratio
+                call.matmul.e.own_zero_point = own_zero_point
+                call.matmul.e.residual_ratio = residual_ratio
+                call.matmul.e.residual_zero_point = residual_zero_point
+            call.run = qk_run_matmul
+            perform(&call, (self, a, out, row_zeros, residual))
         finally:
-            free(row_zeros)
             PyBuffer_Release(&ab)
             if held >= 2:
                 PyBuffer_Release(&cb)
             if held >= 3:
                 PyBuffer_Release(&rb)
 
-
-    cdef int32_t *row_zeros(self, const int32_t[::1] zeros) except NULL:
+    cdef object row_zeros(self, const int32_t[::1] zeros):
         """What each row's zero point is less than the plan's own, which is in its start already."""
         cdef int64_t i
-        cdef int32_t *made = <int32_t *>calloc(max(zeros.shape[0], 1), 4)
-        if made == NULL:
-            raise OutOfMemory(f"no memory for {zeros.shape[0]} zero points")
+        cdef object held = bytearray(4 * max(zeros.shape[0], 1))
+        cdef int32_t *made = <int32_t *>PyByteArray_AS_STRING(held)
         for i in range(zeros.shape[0]):
             made[i] = self.a_zero - (zeros[i] + (128 if self.a_is_signed else 0))
-        return made
+        return held
 
     def run_plain(self, a, out):
         """The common call, with as little around the kernel as there can be: `run` without anything optional.
@@ -341,7 +280,7 @@ cdef class MatmulPlan:
         Returns False, with nothing written, for anything out of the ordinary, wrong arguments included.
         """
         cdef Py_buffer ab, cb
-        cdef qk_matmul_call call
+        cdef qk_call call
         cdef int status = -1
         try:
             PyObject_GetBuffer(a, &ab, PyBUF_FORMAT | PyBUF_STRIDES)
@@ -356,19 +295,23 @@ cdef class MatmulPlan:
                 and ab.shape[0] == cb.shape[0] and dtype_of(&ab, False) == (QK_S8 if self.a_is_signed else QK_U8)
                 and dtype_of(&cb, False) == self.out_dtype and cb.strides[1] == cb.itemsize
                 and self.b.p.data != NULL and element_count(&ab) and element_count(&cb) and not overlaps(&ab, &cb)):
-            call.a = <const uint8_t *>ab.buf
-            call.a_stride = ab.strides[0]
-            call.a_column_stride = ab.strides[1]
-            call.m = ab.shape[0]
-            call.flip_a = self.a_is_signed
-            call.a_zero_point = self.a_zero
-            call.b = &self.b.p
-            call.c = cb.buf
-            call.c_stride = cb.strides[0]
-            call.e = self.e
-            call.threads = qk_num_threads()
-            with nogil:
-                status = qk_matmul_run(&call)
+            call.matmul.a = <const uint8_t *>ab.buf
+            call.matmul.a_stride = ab.strides[0]
+            call.matmul.a_column_stride = ab.strides[1]
+            call.matmul.m = ab.shape[0]
+            call.matmul.flip_a = self.a_is_signed
+            call.matmul.a_zero_point = self.a_zero
+            call.matmul.b = &self.b.p
+            call.matmul.c = cb.buf
+            call.matmul.c_stride = cb.strides[0]
+            call.matmul.e = self.e
+            call.matmul.threads = qk_num_threads()
+            call.run = qk_run_matmul
+            if qk_recorder != NULL:
+                status = (<Task>qk_recorder).record(&call, (self, a, out))
+            else:
+                with nogil:
+                    status = call.run(&call)
         PyBuffer_Release(&ab)
         PyBuffer_Release(&cb)
         return status == 0
@@ -379,12 +322,12 @@ cdef class MatmulPlan:
         All three have the same batch dimensions, at least one; `out` is C-contiguous.
         """
         cdef Py_buffer ab, bb, cb
-        cdef qk_matmul_batch batch
+        cdef qk_call call
         cdef const int32_t[::1] zeros
-        cdef int32_t *row_zeros = NULL
-        cdef int64_t *offsets = NULL
+        cdef object row_zeros = None, places
+        cdef int64_t *offsets
         cdef int64_t i, rest, at, count = 1
-        cdef int d, last, status, held = 1
+        cdef int d, last, held = 1
         PyObject_GetBuffer(a, &ab, PyBUF_FORMAT | PyBUF_STRIDES)
         try:
             PyObject_GetBuffer(b, &bb, PyBUF_FORMAT | PyBUF_STRIDES)
@@ -403,9 +346,8 @@ cdef class MatmulPlan:
                     or dtype_of(&ab, False) != (QK_S8 if self.a_is_signed else QK_U8)
                     or dtype_of(&cb, False) != self.out_dtype):
                 raise ShapeMismatch(f"the plan does not fit {shape_of(&ab)}, {shape_of(&bb)} and {shape_of(&cb)}")
-            offsets = <int64_t *>calloc(max(2 * count, 1), sizeof(int64_t))
-            if offsets == NULL:
-                raise OutOfMemory(f"no memory for the places of {count} products")
+            places = bytearray(16 * max(count, 1))
+            offsets = <int64_t *>PyByteArray_AS_STRING(places)
             for i in range(count):
                 rest = i
                 for d in range(last - 1, -1, -1):
@@ -413,37 +355,33 @@ cdef class MatmulPlan:
                     rest //= ab.shape[d]
                     offsets[i] += at * ab.strides[d]
                     offsets[count + i] += at * bb.strides[d]
-            batch.one.a = <const uint8_t *>ab.buf
-            batch.one.a_stride = ab.strides[last]
-            batch.one.a_column_stride = ab.strides[last + 1]
-            batch.one.m = ab.shape[last]
-            batch.one.flip_a = self.a_is_signed
-            batch.one.a_zero_point = self.a_zero
-            batch.one.b = &self.b.p
-            batch.one.c = cb.buf
-            batch.one.c_stride = cb.itemsize * self.b.p.n
-            batch.one.e = self.e
-            batch.one.threads = qk_num_threads()
-            batch.count = count
-            batch.a_offsets = offsets
-            batch.b_offsets = offsets + count
-            batch.c_offset = batch.one.c_stride * batch.one.m
-            batch.b = <const char *>bb.buf
-            batch.b_row_stride = bb.strides[last]
-            batch.b_column_stride = bb.strides[last + 1]
-            batch.flip_b = dtype_of(&bb, False) == QK_U8
+            call.batch.one.a = <const uint8_t *>ab.buf
+            call.batch.one.a_stride = ab.strides[last]
+            call.batch.one.a_column_stride = ab.strides[last + 1]
+            call.batch.one.m = ab.shape[last]
+            call.batch.one.flip_a = self.a_is_signed
+            call.batch.one.a_zero_point = self.a_zero
+            call.batch.one.b = &self.b.p
+            call.batch.one.c = cb.buf
+            call.batch.one.c_stride = cb.itemsize * self.b.p.n
+            call.batch.one.e = self.e
+            call.batch.one.threads = qk_num_threads()
+            call.batch.count = count
+            call.batch.a_offsets = offsets
+            call.batch.b_offsets = offsets + count
+            call.batch.c_offset = call.batch.one.c_stride * call.batch.one.m
+            call.batch.b = <const char *>bb.buf
+            call.batch.b_row_stride = bb.strides[last]
+            call.batch.b_column_stride = bb.strides[last + 1]
+            call.batch.flip_b = dtype_of(&bb, False) == QK_U8
             if a_zero_points is not None:
                 zeros = a_zero_points
                 check_length("a_zero_point", zeros.shape[0], ab.shape[last])
                 row_zeros = self.row_zeros(zeros)
-                batch.one.e.a_zero = row_zeros
-            with nogil:
-                status = qk_matmul_batch_run(&batch)
-            if status < 0:
-                raise OutOfMemory("no memory for the packed operands of a batch")
+                call.batch.one.e.a_zero = <int32_t *>PyByteArray_AS_STRING(row_zeros)
+            call.run = qk_run_batch
+            perform(&call, (self, a, b, out, places, row_zeros))
         finally:
-            free(row_zeros)
-            free(offsets)
             PyBuffer_Release(&ab)
             if held >= 2:
                 PyBuffer_Release(&bb)

@@ -233,9 +233,13 @@ cdef class StorageBase:
 
     cdef Memory memory
     cdef Py_ssize_t exports
+    cdef qk_hazards *hazards  # tasks of streams that use these bytes; NULL until the first
 
     def __cinit__(self, Memory memory not None):
         self.memory = memory
+
+    def __dealloc__(self):
+        free_hazards(self.hazards)
 
     cdef char *pin(self) except NULL:
         """The address of the bytes, which stay there until unpin()."""
@@ -249,7 +253,9 @@ cdef class StorageBase:
             self.exports -= 1
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
-        cdef char *ptr = self.pin()
+        cdef char *ptr
+        settle_export(self.hazards, True)
+        ptr = self.pin()
         if flags & PyBUF_WRITABLE and not self.memory.writable:
             self.unpin()
             raise BufferError("these bytes are read-only")
@@ -272,12 +278,17 @@ cdef class StorageBase:
         return self.memory.nbytes
 
     cdef int check_free(self, what) except -1:
+        settle(self.hazards, True)
         if self.exports:
             raise StorageBusy(
                 f"{what}: {self.exports} export(s) of these bytes are alive (memoryview, ndarray or DLPack); "
                 "delete them, or work on a clone()"
             )
         return 0
+
+    def _array_asked(self):
+        """NumPy turned to __array__ after a buffer was refused: raise the reason where that was an interrupt."""
+        raise_swallowed(self.hazards)
 
     def _check_free(self, what):
         """Raise StorageBusy, naming the verb `what`, while an export is alive."""
@@ -313,6 +324,7 @@ cdef class StorageBase:
         return self.exports
 
     cdef unsigned char *pin_byte(self, Py_ssize_t index) except NULL:
+        settle(self.hazards, True)
         cdef unsigned char *ptr = <unsigned char *>self.pin()
         cdef Py_ssize_t at = index + self.memory.nbytes if index < 0 else index
         if not 0 <= at < self.memory.nbytes:
@@ -333,4 +345,5 @@ cdef class StorageBase:
 
     def data_ptr(self):
         """Address of the first byte; it holds until the bytes move, so read it again after resize_ or share_memory_."""
+        settle(self.hazards, True)
         return <size_t>self.memory.ptr

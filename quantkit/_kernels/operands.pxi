@@ -1,22 +1,7 @@
 # NumPy arrays and quantkit Arrays as operands of the drivers, through the buffer protocol.
-from cpython.buffer cimport (
-    PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-)
-from libc.stdint cimport int32_t, int64_t, uint8_t, uintptr_t
 from libc.string cimport strcmp
 
-from quantkit.errors import InvalidDType, OutOfMemory, ShapeMismatch
-
-cdef extern from "qk_types.h" nogil:
-    ctypedef int qk_dtype
-    int QK_U8, QK_S8, QK_I32, QK_F16, QK_BF16, QK_F32, QK_F64
-
-cdef extern from "qk_layout.h" nogil:
-    int QK_MAX_NDIM
-    ctypedef struct qk_layout:
-        int ndim
-        int axis
-    int qk_layout_init(qk_layout *l, int ndim, const int64_t *shape, int operands, const int64_t **strides, int axis)
+from quantkit.errors import InvalidDType, ShapeMismatch
 
 
 cdef int dtype_of(const Py_buffer *view, bint is_bf16) noexcept:

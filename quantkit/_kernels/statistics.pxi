@@ -1,67 +1,48 @@
 # Ranges and histograms: one call of the C driver each.
-from libc.stdlib cimport free, malloc
 
-cdef extern from "qk_statistics.h" nogil:
-    ctypedef struct qk_range:
-        double lo
-        double hi
-        int64_t nonfinite
-    ctypedef struct qk_statistics_call:
-        qk_layout layout
-        const char *x
-        int dtype
-    int qk_range_run(const qk_statistics_call *call, qk_range *ranges)
-    int qk_histogram_run(const qk_statistics_call *call, float lo, float per_unit, int32_t bins, int64_t *counts)
+def value_range(x, ranges, int axis=-1, bint x_is_bf16=False):
+    """Range of the finite values, and how many others there are.
 
-
-def value_range(x, int axis=-1, bint x_is_bf16=False):
-    """(low, high, nonfinite): floats, or lists of them with an `axis` >= 0. low = inf, high = -inf of no values."""
-    cdef Py_buffer xb
-    cdef qk_statistics_call call
-    cdef qk_range *ranges = NULL
-    cdef int64_t channels, i
-    cdef int status = 0
+    `ranges` is a writable C-contiguous buffer of (float64 low, float64 high, int64 nonfinite): one, or one a channel
+    with an `axis` >= 0; all counts are in the first. Its initial values must be (inf, -inf, 0).
+    """
+    cdef Py_buffer xb, rb
+    cdef qk_call call
     PyObject_GetBuffer(x, &xb, PyBUF_FORMAT | PyBUF_STRIDES)
     try:
-        call.dtype = float_dtype(x, &xb, x_is_bf16)
-        channels = xb.shape[axis] if axis >= 0 else 1
-        ranges = <qk_range *>malloc(max(channels, 1) * sizeof(qk_range))
-        if ranges == NULL:
-            raise OutOfMemory(f"no memory for the ranges of {channels} channels")
-        for i in range(channels):
-            ranges[i] = qk_range(INFINITY, -INFINITY, 0)
-        if element_count(&xb):
-            make_layout(&call.layout, &xb, NULL, axis)
-            call.x = <const char *>xb.buf
-            with nogil:
-                status = qk_range_run(&call, ranges)
-            if status < 0:
-                raise OutOfMemory("no memory for the ranges of the columns")
-        if axis < 0:
-            return ranges[0].lo, ranges[0].hi, ranges[0].nonfinite
-        return ([ranges[i].lo for i in range(channels)], [ranges[i].hi for i in range(channels)],
-                ranges[0].nonfinite if channels else 0)
+        PyObject_GetBuffer(ranges, &rb, PyBUF_WRITABLE)
+        try:
+            call.run = qk_run_range
+            call.statistics.dtype = float_dtype(x, &xb, x_is_bf16)
+            if rb.len != <Py_ssize_t>sizeof(qk_range) * (xb.shape[axis] if axis >= 0 else 1):
+                raise ShapeMismatch(f"wanted ranges for axis {axis} of {shape_of(&xb)}, got {rb.len} bytes")
+            if element_count(&xb):
+                make_layout(&call.statistics.layout, &xb, NULL, axis)
+                call.statistics.x = <const char *>xb.buf
+                call.statistics.ranges = <qk_range *>rb.buf
+                perform(&call, (x, ranges))
+        finally:
+            PyBuffer_Release(&rb)
     finally:
-        free(ranges)
         PyBuffer_Release(&xb)
 
 
 def histogram(x, float low, float per_unit, int64_t[::1] counts, bint x_is_bf16=False):
     """counts[clamp(floor((x - low) * per_unit), 0, bins - 1)] += 1 for each finite x, in float32."""
     cdef Py_buffer xb
-    cdef qk_statistics_call call
-    cdef int32_t bins = <int32_t>counts.shape[0]
-    cdef int status = 0
+    cdef qk_call call
     PyObject_GetBuffer(x, &xb, PyBUF_FORMAT | PyBUF_STRIDES)
     try:
-        call.dtype = float_dtype(x, &xb, x_is_bf16)
+        call.run = qk_run_histogram
+        call.statistics.dtype = float_dtype(x, &xb, x_is_bf16)
         if element_count(&xb):
-            make_layout(&call.layout, &xb, NULL, -1)
-            call.x = <const char *>xb.buf
-            with nogil:
-                status = qk_histogram_run(&call, low, per_unit, bins, &counts[0])
-            if status < 0:
-                raise OutOfMemory(f"no memory for {bins} bins")
+            make_layout(&call.statistics.layout, &xb, NULL, -1)
+            call.statistics.x = <const char *>xb.buf
+            call.statistics.lo = low
+            call.statistics.per_unit = per_unit
+            call.statistics.bins = <int32_t>counts.shape[0]
+            call.statistics.counts = &counts[0]
+            perform(&call, (x, counts))
     finally:
         PyBuffer_Release(&xb)
 

@@ -162,6 +162,8 @@ cdef class ArrayBase:
         if flags & PyBUF_FORMAT and self._type.dtype is not self._type.wire:
             # NumPy turns to __array__ now, and gets the right dtype there.
             raise BufferError(f"{self._type.name} has no buffer format; use np.asarray, or its bytes by .storage()")
+        # NumPy and memoryview (PyBUF_INDIRECT) give what they get to anybody, also for writing; kernels only read.
+        settle_export(self._bytes.hazards, flags & PyBUF_WRITABLE or flags & PyBUF_INDIRECT == PyBUF_INDIRECT)
         self.export(self, buffer, flags)
 
     def __releasebuffer__(self, Py_buffer *buffer):
@@ -173,6 +175,7 @@ cdef class ArrayBase:
 
     def data_ptr(self):
         """Address of the first element; it holds until the bytes move."""
+        settle(self._bytes.hazards, True)
         return <size_t>(self._bytes.memory.ptr + self._offset)
 
     def _reshape_in_place(self, tuple shape):
@@ -212,6 +215,7 @@ cdef class Wire:
         self.array = array
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
+        settle_export(self.array._bytes.hazards, True)
         self.array.export(self, buffer, flags)
 
     def __releasebuffer__(self, Py_buffer *buffer):
@@ -234,6 +238,7 @@ cdef class CodesBase:
     def __getbuffer__(self, Py_buffer *buffer, int flags):
         if flags & PyBUF_INDIRECT == PyBUF_INDIRECT:
             raise BufferError("a QTensor has no memoryview of its own; take memoryview(t.storage()), its codes")
+        settle_export(self._codes._bytes.hazards, True)
         self._codes.export(self, buffer, flags)
 
     def __releasebuffer__(self, Py_buffer *buffer):

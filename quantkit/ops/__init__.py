@@ -2,6 +2,7 @@
 
 from quantkit.ops._conv_weights import pack_conv
 from quantkit.ops.conv import conv_integer, qlinear_conv
+from quantkit.ops.copy import copy
 from quantkit.ops.lookup import lookup, requantize
 from quantkit.ops.matmul import matmul_integer, matmul_integer_to_float, pack_matmul, qlinear_matmul
 from quantkit.ops.quantize import dequantize_linear, dynamic_quantize_linear, quantize_linear
@@ -9,6 +10,7 @@ from quantkit.ops.statistics import finite_range, histogram
 
 __all__ = [
     "conv_integer",
+    "copy",
     "dequantize_linear",
     "dynamic_quantize_linear",
     "finite_range",

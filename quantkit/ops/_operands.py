@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from quantkit import _kernels
 from quantkit.errors import InvalidDType, InvalidQParams, ShapeMismatch
 from quantkit.qparams import QDType, as_scale, as_zero_point, check_zero_point
 
@@ -45,6 +46,18 @@ def as_codes(q: Any, verb: str) -> np.ndarray[Any, Any]:
         raise InvalidDType(f"{verb}: q must be uint8, int8 or int32, got {q.dtype}")
     codes: np.ndarray[Any, Any] = q if q.dtype.isnative else q.astype(q.dtype.newbyteorder("="))
     return codes
+
+
+def plain(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return `x` as the unsigned integers of its item size, whose buffers every kernel that only moves them reads."""
+    return x if x.dtype.kind in "biuf" and x.dtype.isnative else x.view(f"u{x.dtype.itemsize}")
+
+
+def copied(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return a copy of `x` in its memory order, made by a kernel: at once, or in its turn on a stream."""
+    made = np.empty_like(x, subok=False)
+    _kernels.copy(plain(x), plain(made))
+    return made
 
 
 def normalize_axis(axis: Any, ndim: int, verb: str) -> int:

@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from quantkit import _kernels
 from quantkit._kernels import ConvPlan, call_key
 from quantkit.errors import InvalidArgument, InvalidDType, InvalidQParams, ShapeMismatch
 from quantkit.ops._conv_geometry import Geometry, geometry
 from quantkit.ops._conv_weights import PackedConv
 from quantkit.ops.matmul import check_depth
 from quantkit.qparams import as_qdtype, as_scale, as_zero_point, check_zero_point
+from quantkit.storage import Array
+from quantkit.streams.queue import current, queued
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -136,6 +139,9 @@ def _convolve(
         made = _Made(plan, at, (x.shape[0], w.shape[0], *at.out), dtype)
         w.last = (key, made)
     plan, at, shape, dtype = made
+    filled_out = out
+    if isinstance(out, Array):
+        out = np.asarray(out)
     if out is not None and (not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != dtype):
         what = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
         raise ShapeMismatch(f"{verb}: wanted out of {dtype} {shape}, got {what}")
@@ -144,8 +150,8 @@ def _convolve(
         result = empty_like_layout(shape, dtype, is_channels_last(x))
     plan.run(x, result, at.strides, at.begins, at.dilations)
     if out is not None and result is not out:
-        out[...] = result
-    filled: NDArray[Any] = result if out is None else out
+        _kernels.copy(result, out)
+    filled: NDArray[Any] = result if out is None else filled_out
     return filled
 
 
@@ -161,7 +167,7 @@ def conv_integer(
     group: int = 1,
     auto_pad: str = "NOTSET",
     out: Any = None,
-) -> NDArray[np.int32]:
+) -> Any:
     """Convolve codes exactly: sums of ``(x - x_zero_point) * (w - w_zero_point)`` (ONNX ConvInteger).
 
     Parameters
@@ -190,6 +196,9 @@ def conv_integer(
     InvalidDType, ShapeMismatch, InvalidQParams, InvalidArgument
         Naming the argument, what was wanted and what came.
     """
+    if (stream := current()) is not None:
+        named = {"strides": strides, "pads": pads, "dilations": dilations, "group": group, "auto_pad": auto_pad}
+        return queued(stream, conv_integer, (x,), (w, x_zero_point, w_zero_point), out, **named)
     verb = "conv_integer"
 
     def make(x: NDArray[Any], w: PackedConv) -> tuple[ConvPlan, np.dtype[Any]]:
@@ -219,7 +228,7 @@ def qlinear_conv(
     group: int = 1,
     auto_pad: str = "NOTSET",
     out: Any = None,
-) -> NDArray[Any]:
+) -> Any:
     """Convolve codes and quantize the result (ONNX QLinearConv).
 
     ``y = saturate(round_half_even((sum + bias) * (x_scale * w_scale / y_scale)) + y_zero_point)`` where `sum` is that
@@ -248,6 +257,10 @@ def qlinear_conv(
     InvalidDType, ShapeMismatch, InvalidQParams
         Naming the argument, what was wanted and what came.
     """
+    if (stream := current()) is not None:
+        values = (x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, bias)
+        named = {"strides": strides, "pads": pads, "dilations": dilations, "group": group, "auto_pad": auto_pad}
+        return queued(stream, qlinear_conv, (x,), values, out, **named)
     verb = "qlinear_conv"
 
     def make(x: NDArray[Any], w: PackedConv) -> tuple[ConvPlan, np.dtype[Any]]:

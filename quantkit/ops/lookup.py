@@ -8,9 +8,10 @@ import numpy as np
 
 from quantkit import _kernels
 from quantkit.errors import InvalidDType, ShapeMismatch
-from quantkit.ops._operands import as_codes, parameters
+from quantkit.ops._operands import as_codes, copied, parameters
 from quantkit.ops.quantize import dequantize_linear, quantize_linear
 from quantkit.qparams import as_qdtype
+from quantkit.streams.queue import current, queued
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -32,7 +33,7 @@ def _output(verb: str, q: NDArray[Any], dtype: np.dtype[Any], out: Any) -> Any:
 def _run(q: NDArray[Any], y: Any, tables: NDArray[Any], axis: int = -1) -> Any:
     tables = tables.view(np.uint8).reshape(-1)
     if not _kernels.lookup(q, y, tables, axis):
-        _kernels.lookup(q.copy(), y, tables, axis)
+        _kernels.lookup(copied(q), y, tables, axis)
     return y
 
 
@@ -59,6 +60,8 @@ def lookup(q: Any, table: Any, *, out: Any = None) -> Any:
     InvalidDType, ShapeMismatch
         Naming what was wanted and what came.
     """
+    if (stream := current()) is not None:
+        return queued(stream, lookup, (q,), (table,), out)
     verb = "lookup"
     q, table = np.asarray(q), np.asarray(table)
     for name, x in (("q", q), ("table", table)):
@@ -108,6 +111,9 @@ def requantize(
     InvalidQParams, InvalidDType, ShapeMismatch
         Naming what was wanted and what came.
     """
+    if (stream := current()) is not None:
+        given = (scale, zero_point, new_scale, new_zero_point)
+        return queued(stream, requantize, (q,), given, out, axis=axis, dtype=dtype)
     verb = "requantize"
     q = as_codes(q, verb)
     if dtype is None:

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from quantkit import _kernels
 from quantkit._kernels import MatmulPlan, PackedMatmul
 from quantkit.errors import InvalidArgument, InvalidDType, InvalidQParams, ShapeMismatch
 from quantkit.qparams import as_qdtype, as_scale, as_zero_point, check_zero_point
+from quantkit.storage import Array
+from quantkit.streams.queue import current, queued, recording
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,6 +175,9 @@ def _product(
         batch = np.broadcast_shapes(left.shape[:-2], () if packed else right.shape[:-2])
     except ValueError:
         raise ShapeMismatch(f"{verb}: batches of a {a.shape} and b {b.shape} do not broadcast") from None
+    given = out
+    if isinstance(out, Array):
+        out = np.asarray(out)
     shape = batch + ((m,) if a.ndim > 1 else ()) + ((n,) if packed or b.ndim > 1 else ())
     if out is not None and (not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != dtype):
         what = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
@@ -181,7 +187,10 @@ def _product(
     if out is None or not out.flags.c_contiguous or shared:
         result = np.empty(shape, dtype)
     y = result.reshape((*batch, m, n))
-    if packed or right.ndim == 2:
+    if not packed and recording():  # there may be nothing to pack yet: it is done on the way
+        left, right = np.broadcast_to(left, (*batch, m, k))[None], np.broadcast_to(right, (*batch, k, n))[None]
+        plan(PackedMatmul.to_come(k, n, right.dtype == np.int8)).run_batch(left, right, y[None], a_zero)
+    elif packed or right.ndim == 2:
         made = _keep(right.plans, key, plan(right)) if packed else plan(PackedMatmul(right))
         if math.prod(left.shape[:-2]) != math.prod(batch) or not left.flags.c_contiguous:
             left = np.broadcast_to(left, (*batch, m, k))
@@ -197,14 +206,12 @@ def _product(
         made = _keep(_BATCH_PLANS, key, plan(PackedMatmul.to_come(k, n, right.dtype == np.int8)))
         made.run_batch(left, right, y, a_zero)
     if out is not None and result is not out:
-        out[...] = result
-    filled: NDArray[Any] = result if out is None else out
+        _kernels.copy(result, out)
+    filled: NDArray[Any] = result if out is None else given
     return filled
 
 
-def matmul_integer(
-    a: Any, b: Any, a_zero_point: Any = 0, b_zero_point: Any = 0, *, out: Any = None
-) -> NDArray[np.int32]:
+def matmul_integer(a: Any, b: Any, a_zero_point: Any = 0, b_zero_point: Any = 0, *, out: Any = None) -> Any:
     """Multiply matrices of codes exactly: ``sum_k (a - a_zero_point) * (b - b_zero_point)`` (ONNX MatMulInteger).
 
     Parameters
@@ -229,10 +236,12 @@ def matmul_integer(
     InvalidDType, ShapeMismatch, InvalidQParams
         Naming what was wanted and what came.
     """
+    if (stream := current()) is not None:
+        return queued(stream, matmul_integer, (a, b), (a_zero_point, b_zero_point), out)
     verb, int32 = "matmul_integer", np.dtype(np.int32)
     done, key = _kept(a, b, (a_zero_point, b_zero_point), int32, out)
     if done is not None:
-        return done  # type: ignore[no-any-return]
+        return done
     a, b = _operands(verb, a, b)
     b_signed = b.is_signed if isinstance(b, PackedMatmul) else b.dtype == np.int8
     columns = b.shape[-1] if isinstance(b, PackedMatmul) or b.ndim > 1 else 1
@@ -283,6 +292,10 @@ def matmul_integer_to_float(
     InvalidDType, ShapeMismatch, InvalidQParams
         Naming what was wanted and what came.
     """
+    if (stream := current()) is not None:
+        scales = (a_scale, b_scale, a_zero_point, b_zero_point, bias)
+        made: NDArray[np.float32] = queued(stream, matmul_integer_to_float, (a, _packed_for(b, bias)), scales, out)
+        return made
     verb = "matmul_integer_to_float"
     a, b = _operands(verb, a, b)
     columns = b.shape[-1] if isinstance(b, PackedMatmul) or b.ndim > 1 else 1
@@ -302,6 +315,11 @@ def matmul_integer_to_float(
         return MatmulPlan(packed, a.dtype == np.int8, a_zero, b_zero, bias, "float32", multiplier)
 
     return _product(verb, a, b, np.dtype(np.float32), out, plan, None, None)
+
+
+def _packed_for(b: Any, bias: Any) -> Any:
+    """Return `b` for a stream: packed at the call where there is a bias, for which packing on the way has no place."""
+    return b if bias is None or isinstance(b, PackedMatmul) else pack_matmul(b)
 
 
 def _multiplier(verb: str, columns: int, given: Any, over: Any = None) -> NDArray[np.float32]:
@@ -341,7 +359,7 @@ def qlinear_matmul(
     *,
     bias: Any = None,
     out: Any = None,
-) -> NDArray[Any]:
+) -> Any:
     """Multiply matrices of codes and quantize the result (ONNX QLinearMatMul).
 
     ``y = saturate(round_half_even(sum * (a_scale * b_scale / y_scale)) + y_zero_point)`` where `sum` is that of
@@ -371,6 +389,25 @@ def qlinear_matmul(
     InvalidDType, ShapeMismatch, InvalidQParams
         Naming what was wanted and what came.
     """
+    parameters = (a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point)
+    if (stream := current()) is not None:
+        return queued(stream, _qlinear_matmul, (a, _packed_for(b, bias)), parameters, out, bias=bias)
+    return _qlinear_matmul(a, b, *parameters, bias=bias, out=out)
+
+
+def _qlinear_matmul(
+    a: Any,
+    b: Any,
+    a_scale: Any,
+    a_zero_point: Any,
+    b_scale: Any,
+    b_zero_point: Any,
+    y_scale: Any,
+    y_zero_point: Any,
+    *,
+    bias: Any = None,
+    out: Any = None,
+) -> NDArray[Any]:
     verb = "qlinear_matmul"
     given = getattr(out, "dtype", None) or getattr(y_zero_point, "dtype", None) or getattr(a, "dtype", None)
     parameters = (a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point)

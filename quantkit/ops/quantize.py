@@ -5,15 +5,15 @@ The formula stands in `quantkit.qparams`; docs/numerics.md has the fine print.
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from quantkit import _kernels
-from quantkit.errors import InvalidArgument, InvalidDType
-from quantkit.ops._operands import as_codes, as_floats, parameters
-from quantkit.qparams import as_qdtype, choose_qparams, qint8, quint8
+from quantkit.errors import InvalidDType
+from quantkit.ops._operands import as_codes, as_floats, copied, parameters
+from quantkit.qparams import as_qdtype, qint8, quint8
+from quantkit.streams.queue import current, queued, recording
 
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike, NDArray
@@ -77,6 +77,9 @@ def quantize_linear(
             y = np.empty_like(x, dtype=_U8 if dtype is None else as_qdtype(dtype).codes, subok=False)
         if y is not None and _plain(x, y, scale, zero_point):
             return y
+    if (stream := current()) is not None:
+        made: NDArray[Any] = queued(stream, quantize_linear, (x,), (scale, zero_point), out, axis=axis, dtype=dtype)
+        return made
     verb = "quantize_linear"
     x, is_bf16 = as_floats(x, verb)
     if dtype is not None:
@@ -90,7 +93,7 @@ def quantize_linear(
     if getattr(codes, "dtype", None) != qdtype.codes:
         _out_is_bf16(codes, verb, qdtype.codes.name, (qdtype.codes.name,))
     if not _affine(x, codes, scale, zero_point, index, is_bf16):
-        _affine(x.copy(), codes, scale, zero_point, index, is_bf16)
+        _affine(copied(x), codes, scale, zero_point, index, is_bf16)
     return codes
 
 
@@ -133,6 +136,9 @@ def dequantize_linear(
             y = np.empty_like(q, dtype=_F32, subok=False)
         if y is not None and _plain(q, y, scale, zero_point):
             return y
+    if (stream := current()) is not None:
+        made: NDArray[Any] = queued(stream, dequantize_linear, (q,), (scale, zero_point), out, axis=axis)
+        return made
     verb = "dequantize_linear"
     q = as_codes(q, verb)
     real = getattr(scale, "dtype", _F32)
@@ -144,11 +150,11 @@ def dequantize_linear(
     is_bf16 = _out_is_bf16(values, verb, "float16, bfloat16, float32 or float64", reals)
     stored = values.view(np.uint16) if is_bf16 else values
     if not _affine(q, stored, scale, zero_point, index, False, is_bf16):
-        _affine(q.copy(), stored, scale, zero_point, index, False, is_bf16)
+        _affine(copied(q), stored, scale, zero_point, index, False, is_bf16)
     return values
 
 
-def dynamic_quantize_linear(x: Any) -> tuple[NDArray[np.uint8], np.float32, np.uint8]:
+def dynamic_quantize_linear(x: Any) -> Any:
     """Quantize to uint8 by the range of `x` itself, widened to hold 0 (ONNX DynamicQuantizeLinear).
 
     Parameters
@@ -168,14 +174,12 @@ def dynamic_quantize_linear(x: Any) -> tuple[NDArray[np.uint8], np.float32, np.u
     InvalidArgument
         When a value is NaN or infinite: one scale cannot serve it.
     """
-    verb = "dynamic_quantize_linear"
-    floats, is_bf16 = as_floats(x, verb)
-    low, high, nonfinite = _kernels.value_range(floats, -1, is_bf16)
-    if nonfinite:
-        raise InvalidArgument(f"{verb}: wanted finite values, got {nonfinite} that are NaN or infinite")
-    if math.isinf(low):
-        low = high = 0.0  # empty
-    params = choose_qparams(low, high, quint8)
+    if (stream := current()) is not None:
+        return queued(stream, dynamic_quantize_linear, (x,), (), None)
+    floats, is_bf16 = as_floats(x, "dynamic_quantize_linear")
     q = np.empty_like(floats, dtype=np.uint8, subok=False)
-    _affine(floats, q, params.scale, params.zero_point, -1, is_bf16)
-    return q, np.float32(params.scale), np.uint8(params.zero_point)
+    scale, zero_point = np.empty(1, np.float32), np.empty(1, np.uint8)
+    _kernels.dynamic_quantize(floats, q, scale, zero_point, is_bf16)
+    if recording():
+        return q, scale.reshape(()), zero_point.reshape(())
+    return q, scale[0], zero_point[0]

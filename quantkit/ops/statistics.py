@@ -9,14 +9,18 @@ import numpy as np
 from quantkit import _kernels
 from quantkit.errors import InvalidArgument
 from quantkit.ops._operands import as_floats, normalize_axis
+from quantkit.storage import Array
+from quantkit.streams.queue import current, queued, recording
 
 if TYPE_CHECKING:
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import ArrayLike
 
 MAX_BINS = 1 << 20
+_RANGE = np.dtype([("low", np.float64), ("high", np.float64), ("nonfinite", np.int64)])
+_NOTHING = np.array((np.inf, -np.inf, 0), _RANGE)
 
 
-def finite_range(x: ArrayLike, *, axis: int | None = None) -> tuple[Any, Any, int]:
+def finite_range(x: ArrayLike, *, axis: int | None = None) -> tuple[Any, Any, Any]:
     """Lowest and highest finite value.
 
     Parameters
@@ -33,17 +37,24 @@ def finite_range(x: ArrayLike, *, axis: int | None = None) -> tuple[Any, Any, in
     nonfinite : int
         How many values were NaN or infinite; they are left out.
     """
+    if (stream := current()) is not None:
+        found: tuple[Any, Any, Any] = queued(stream, finite_range, (x,), (), None, axis=axis)
+        return found
     floats, is_bf16 = as_floats(x, "finite_range")
+    index = -1 if axis is None else normalize_axis(axis, floats.ndim, "finite_range")
+    # At least one: the first also counts what is not finite.
+    ranges = np.full(1 if axis is None else floats.shape[index], _NOTHING, _RANGE)
+    counted = ranges if ranges.size else np.full(1, _NOTHING, _RANGE)
+    _kernels.value_range(floats, ranges, index, is_bf16)
+    low, high, nonfinite = ranges["low"], ranges["high"], counted["nonfinite"][:1].reshape(())
     if axis is None:
-        return _kernels.value_range(floats, -1, is_bf16)
-    index = normalize_axis(axis, floats.ndim, "finite_range")
-    low, high, nonfinite = _kernels.value_range(floats, index, is_bf16)
-    return np.asarray(low, np.float64), np.asarray(high, np.float64), nonfinite
+        low, high = low.reshape(()), high.reshape(())
+    if recording():
+        return low, high, nonfinite
+    return (low.item(), high.item(), nonfinite.item()) if axis is None else (low.copy(), high.copy(), nonfinite.item())
 
 
-def histogram(
-    x: ArrayLike, low: float, high: float, bins: int, *, counts: NDArray[np.int64] | None = None
-) -> NDArray[np.int64]:
+def histogram(x: ArrayLike, low: float, high: float, bins: int, *, counts: Any = None) -> Any:
     """Count the finite values of `x` in `bins` equal bins over [low, high].
 
     Parameters
@@ -67,7 +78,14 @@ def histogram(
     InvalidArgument
         For a range, a number of bins or `counts` that cannot serve.
     """
-    verb = "histogram"
+    if (stream := current()) is not None:
+        return queued(stream, _histogram, (x, counts), (low, high, bins), counts)
+    return _histogram(x, counts, low, high, bins, out=counts)
+
+
+def _histogram(x: Any, before: Any, low: float, high: float, bins: int, *, out: Any = None) -> Any:
+    """`before` and `out` are the same counts, named twice because they are read as well as written."""
+    verb, counts = "histogram", np.asarray(out) if isinstance(out, Array) else out
     floats, is_bf16 = as_floats(x, verb)
     if not (isinstance(bins, (int, np.integer)) and 1 <= bins <= MAX_BINS):
         raise InvalidArgument(f"{verb}: bins must be an integer from 1 to {MAX_BINS}, got {bins!r}")
@@ -85,4 +103,4 @@ def histogram(
             f"{verb}: counts must be a contiguous int64 array of shape ({bins},), got {counts.dtype} {counts.shape}"
         )
     _kernels.histogram(floats, float(low32), float(per_unit), counts, is_bf16)
-    return counts
+    return counts if out is None else out

@@ -123,6 +123,7 @@ class Array(ArrayBase, NDArrayOperatorsMixin):
         return self._bytes
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        self._bytes._array_asked()
         array: NDArray[Any] = self._wire().view(self._type.dtype)
         if copy or (dtype is not None and np.dtype(dtype) != array.dtype):
             if copy is False:

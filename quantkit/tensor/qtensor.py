@@ -146,6 +146,7 @@ class QTensor(Codes, NDArrayOperatorsMixin):
                 f"np.asarray(QTensor, {np.dtype(dtype).name}) would turn codes into numbers; use dequantize() for the "
                 f"real values, or np.asarray(t) for the codes, which are {codes.name}"
             )
+        self._codes._bytes._array_asked()
         return self._codes._wire().copy() if copy else self._codes._wire()
 
     def __iter__(self) -> Iterator[Self]:

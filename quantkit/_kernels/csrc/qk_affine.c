@@ -88,6 +88,11 @@ static void run_transposed(const walk *w, const char *x, int64_t x_stride, char 
 
 /* Parameters of channel c, for a run within it. */
 static qk_affine channel(const qk_affine_call *call, const walk *w, int64_t c) {
+    if (!call->scale)
+        return (qk_affine){.scale = &call->scale_value,
+                           .zero_point = call->has_float_zero_point ? NULL : &call->zero_point_value,
+                           .zero_point_f = call->has_float_zero_point ? &call->zero_point_f_value : NULL,
+                           .stream = w->stream};
     return (qk_affine){.scale = call->scale + c,
                        .zero_point = call->zero_point ? call->zero_point + c : NULL,
                        .zero_point_f = call->zero_point_f ? call->zero_point_f + c : NULL,

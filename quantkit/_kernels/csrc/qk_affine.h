@@ -10,10 +10,14 @@ typedef struct {
     const char *x;
     char *y;
     qk_dtype x_dtype, y_dtype;
-    /* One value, or one a channel where layout.axis >= 0; exactly one of the zero points is set. */
+    /* One a channel where layout.axis >= 0: `scale` and one of the zero points are set. Else they are NULL, and the
+     * values below count, so that the call is whole in itself. */
     const float *scale;
     const int32_t *zero_point;
     const float *zero_point_f;
+    float scale_value, zero_point_f_value;
+    int32_t zero_point_value;
+    int has_float_zero_point;
 } qk_affine_call;
 
 /* Whether quantize or dequantize has a kernel from x_dtype to y_dtype. */

@@ -119,7 +119,7 @@ static void start_workers(int wanted) {
 }
 
 void qk_parallel(qk_task_fn *fn, void *arg, int tasks, int threads) {
-    if (threads > pool.threads) threads = pool.threads;
+    if (threads > qk_num_threads()) threads = qk_num_threads();
     if (threads > tasks) threads = tasks;
     if (threads <= 1 || atomic_flag_test_and_set(&pool.busy)) {
         for (int task = 0; task < tasks; task++) fn(arg, task);
@@ -151,4 +151,8 @@ void qk_set_num_threads(int threads) {
     pool.threads = threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads;
 }
 
-int qk_num_threads(void) { return pool.threads; }
+static _Thread_local int own_limit;
+
+void qk_limit_threads(int threads) { own_limit = threads; }
+
+int qk_num_threads(void) { return own_limit > 0 && own_limit < pool.threads ? own_limit : pool.threads; }

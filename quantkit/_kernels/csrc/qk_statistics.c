@@ -143,7 +143,8 @@ static int run_columns(const qk_statistics_call *call, qk_range *ranges) {
     return 0;
 }
 
-int qk_range_run(const qk_statistics_call *call, qk_range *ranges) {
+int qk_range_run(const qk_statistics_call *call) {
+    qk_range *ranges = call->ranges;
     const int columns = call->layout.axis >= 0 && call->layout.axis == call->layout.ndim - 1;
     const int f64 = call->dtype == QK_F64;
     if (columns && !f64) return run_columns(call, ranges);
@@ -179,10 +180,11 @@ static void visit_histogram(visitor *v, const void *x, int64_t n, int64_t c) {
     }
 }
 
-int qk_histogram_run(const qk_statistics_call *call, float lo, float per_unit, int32_t bins, int64_t *counts) {
+int qk_histogram_run(const qk_statistics_call *call) {
+    const int32_t bins = call->bins;
     uint32_t *tables = calloc((size_t)bins * QK_HISTOGRAM_TABLES, sizeof *tables);
     if (!tables) return -1;
-    histogram_visitor h = {{visit_histogram, 1}, lo, per_unit, bins, tables, counts, 0};
+    histogram_visitor h = {{visit_histogram, 1}, call->lo, call->per_unit, bins, tables, call->counts, 0};
     walk_down(call, &h.v, 0, call->x, 0);
     flush(&h);
     free(tables);

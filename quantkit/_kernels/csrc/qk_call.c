@@ -1,0 +1,16 @@
+#include "qk_call.h"
+
+int qk_run_affine(const qk_call *call) { return qk_affine_run(&call->affine); }
+int qk_run_copy(const qk_call *call) { return qk_copy_run(&call->copy); }
+int qk_run_dynamic(const qk_call *call) { return qk_dynamic_run(&call->dynamic); }
+int qk_run_range(const qk_call *call) { return qk_range_run(&call->statistics); }
+int qk_run_histogram(const qk_call *call) { return qk_histogram_run(&call->statistics); }
+int qk_run_batch(const qk_call *call) { return qk_matmul_batch_run(&call->batch); }
+
+int qk_run_lookup(const qk_call *call) {
+    qk_lookup_run(&call->lookup);
+    return 0;
+}
+
+int qk_run_matmul(const qk_call *call) { return qk_matmul_run(&call->matmul); }
+int qk_run_conv(const qk_call *call) { return qk_conv_run(&call->conv); }

@@ -1,0 +1,48 @@
+"""copy: elements from one array to another."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from quantkit import _kernels
+from quantkit.errors import InvalidDType, ShapeMismatch
+from quantkit.ops._operands import copied, plain
+from quantkit.storage import Array
+from quantkit.streams.queue import current, queued
+
+
+def copy(x: Any, *, out: Any = None) -> Any:
+    """Copy an array. On a stream this is the asynchronous clone.
+
+    Parameters
+    ----------
+    x : array_like
+        Elements of 1, 2, 4 or 8 bytes, of any strides; of a QTensor, its codes.
+    out : array of the same shape and dtype, optional
+        Filled and returned; any strides, and it may overlap `x`.
+
+    Returns
+    -------
+    ndarray
+        Contiguous in C order; `out` where it was given.
+
+    Raises
+    ------
+    InvalidDType, ShapeMismatch
+        Naming what was wanted and what came.
+    """
+    if (stream := current()) is not None:
+        return queued(stream, copy, (x,), (), out)
+    x = np.asarray(x)
+    if x.dtype.hasobject or x.dtype.itemsize not in (1, 2, 4, 8):
+        raise InvalidDType(f"copy: wanted elements of 1, 2, 4 or 8 bytes, got {x.dtype}")
+    if out is None:
+        out = np.empty(x.shape, x.dtype)
+    y = np.asarray(out) if isinstance(out, Array) else out
+    if not isinstance(y, np.ndarray) or y.shape != x.shape or y.dtype != x.dtype:
+        what = f"{y.dtype} {y.shape}" if isinstance(y, np.ndarray) else type(y).__name__
+        raise ShapeMismatch(f"copy: wanted out of {x.dtype} {x.shape}, got {what}")
+    _kernels.copy(plain(copied(x) if np.may_share_memory(x, y) else x), plain(y))
+    return out
