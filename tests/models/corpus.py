@@ -459,6 +459,54 @@ def bodies_that_compute():
 
 
 @entry
+def scan():
+    """A Scan whose body holds a product with its state, as recurrent layers are exported by hand."""
+    b = Builder(29)
+    h = 16
+    weights = [
+        numpy_helper.from_array((b.rng.normal(size=(n, h)) * n**-0.5).astype(np.float32), name)
+        for n, name in ((12, "scan_w"), (h, "scan_r"))
+    ]
+    nodes = [
+        helper.make_node("MatMul", ["step", "scan_w"], ["p"], name="scan_input"),
+        helper.make_node("MatMul", ["state", "scan_r"], ["q"], name="scan_state"),
+        helper.make_node("Add", ["p", "q"], ["s"]),
+        helper.make_node("Tanh", ["s"], ["next"]),
+        helper.make_node("Identity", ["next"], ["row"]),
+    ]
+    body = helper.make_graph(
+        nodes,
+        "scan",
+        [vector("state", None, h), vector("step", None, 12)],
+        [vector("next", None, h), vector("row", None, h)],
+    )
+    body.initializer.extend(weights)
+    start = b.const(np.zeros((2, h), np.float32))
+    last, rows = b.op("Scan", start, "x", outputs=2, body=body, num_scan_inputs=1)
+    y = b.op("MatMul", rows, b.weight(h, 4, scale=0.3))
+    return Built(b.model([y, last], [vector("x", "t", 2, 12)], opset=16), (9, 2, 12))
+
+
+def _recurrent(op_type, gates):
+    b = Builder(30)
+    h = 20
+    weights = [b.const((b.rng.normal(size=(1, gates * h, n)) * n**-0.5).astype(np.float32), "w") for n in (12, h)]
+    bias = b.const((b.rng.normal(size=(1, 2 * gates * h)) * 0.1).astype(np.float32))
+    x = b.op(op_type, "x", *weights, bias, hidden_size=h, outputs=2)[0]
+    y = b.op("MatMul", b.op("Squeeze", x, b.const(np.array([1]))), b.weight(h, 4, scale=0.3))
+    return Built(b.model(y, [vector("x", "t", "n", 12)]), (9, 2, 12))
+
+
+def gru():
+    """No corpus model: its weights stay float where that is faster."""
+    return _recurrent("GRU", 3)
+
+
+def rnn():
+    return _recurrent("RNN", 1)
+
+
+@entry
 def shared_conv_input():
     b = Builder(23)
     x = b.conv("x", 3, 8)

@@ -6,7 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from corpus import MODELS, Builder, bfloat16, vector
+from corpus import MODELS, Builder, bfloat16, gru, rnn, vector
 from onnx import helper, numpy_helper
 
 import quantkit
@@ -68,7 +68,7 @@ def test_agrees_with_the_float_model(name, mode, tmp_path):
     least = 8 if (name, mode) == ("gated_units", "portable") else built.least_db
     assert min(compare(built, result.model)) >= least
     assert result.report.int8_weight_share == 1.0
-    assert weights_in_int8(result.model) or name == "bodies_that_compute"
+    assert weights_in_int8(result.model) or name in ("bodies_that_compute", "scan")
     domains = {node.domain for node in result.model.graph.node} - {node.domain for node in built.proto.graph.node}
     assert domains <= ({"", "com.microsoft"} if name == "lstm" and mode != "portable" else {""})
 
@@ -284,6 +284,18 @@ def test_portable_models_have_standard_operators_alone(mode):
     built = BUILT["lstm"] if mode != "static" else BUILT["transformer"]
     result = quantize(built, mode=mode, target="portable")
     assert {o.domain for o in result.model.opset_import} == {""}
+
+
+@pytest.mark.parametrize(("make", "op_type"), [(gru, "GRU"), (rnn, "RNN")])
+def test_recurrent_layers_without_an_int8_operator(make, op_type):
+    built = make()
+    for mode, decision in (("static", "float"), ("dynamic", "weight_only"), ("weight_only", "weight_only")):
+        result = quantize(built, mode=mode)
+        records = {r.op_type: r for r in result.report.nodes}
+        assert records[op_type].decision == decision
+        assert min(compare(built, result.model)) > 25
+        if mode != "weight_only":
+            assert f"no runtime has an int8 {op_type}" in records[op_type].reason
 
 
 def test_equal_ranges_beat_what_the_exporter_left():
