@@ -10,39 +10,10 @@ import onnxruntime as ort
 from PIL import Image, ImageDraw, ImageFont
 
 PHOTOS = Path(__file__).resolve().parents[1] / "datasets" / "photos"
-WORDS = [
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "lazy",
-    "dog",
-    "invoice",
-    "total",
-    "amount",
-    "2024",
-    "price",
-    "street",
-    "number",
-    "date",
-    "receipt",
-    "payment",
-    "order",
-    "table",
-    "figure",
-    "results",
-    "section",
-    "image",
-    "quality",
-    "water",
-    "market",
-    "open",
-    "close",
-    "entry",
-    "exit",
-    "station",
-    "platform",
-]
+TEXT = (
+    "quick brown fox jumps lazy dog invoice total amount 2024 price street number date receipt payment order table "
+    "figure results section image quality water market open close entry exit station platform"
+)
 # Height and width where a model leaves them free, by a part of its name.
 SIZES = {"det": (320, 320), "rec": (48, 320), "cls": (48, 192)}
 
@@ -91,7 +62,7 @@ def _picture(height: int, width: int, rng: np.random.Generator, seed: int) -> np
         lines = max(1, height // 40)
         for line in range(lines):
             font = ImageFont.load_default(size=int(height / lines * rng.uniform(0.4, 0.6)))
-            text = " ".join(rng.choice(WORDS, size=max(1, width // 70)))
+            text = " ".join(rng.choice(TEXT.split(), size=max(1, width // 70)))
             ink = tuple(int(v) for v in rng.integers(0, 80, 3))
             draw.text((int(rng.integers(2, 8)), line * height // lines + 3), text, fill=ink, font=font)
         if height < 100 and width < 200 and seed % 2:

@@ -12,7 +12,9 @@ lay apart in the same measurement. `--large` quantizes a made model of 2.5 GB in
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
+import logging
 import resource
 import subprocess
 import sys
@@ -147,9 +149,11 @@ def peer(path: Path, target: Path, calibration: list[Any], mode: str) -> tuple[f
     from onnxruntime.quantization import QuantType, quantize_dynamic, quantize_static
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
+    logging.disable(logging.WARNING)  # a line for each bias that it leaves float
     ready = target.with_name("preprocessed.onnx")
     try:
-        quant_pre_process(str(path), str(ready))
+        with contextlib.chdir(target.parent):  # what fails in it leaves files in the current folder
+            quant_pre_process(str(path.resolve()), str(ready))
     except Exception:
         ready = path  # many do without
     if mode == "dynamic":

@@ -58,7 +58,7 @@ def test_not_a_model(tmp_path, data):
 
 
 def test_a_missing_file(tmp_path):
-    with pytest.raises(ModelError, match=r"none\.onnx: no such file"):
+    with pytest.raises(ModelError, match=r"none\.onnx: cannot be read: No such file"):
         read_proto(tmp_path / "none.onnx")
 
 
