@@ -7,7 +7,7 @@ import click
 from quantkit import cpu
 from quantkit.cli import options
 from quantkit.cli.console import progress, say, say_json
-from quantkit.models.report_text import table
+from quantkit.text import table
 
 
 @click.command(short_help="Measure the kernels on this machine.")

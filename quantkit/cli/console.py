@@ -19,6 +19,7 @@ from rich.table import Table
 
 from quantkit.errors import OutputError, QuantkitError
 from quantkit.models.progress import Progress
+from quantkit.text import printable
 
 
 class StdoutError(OutputError):
@@ -98,7 +99,7 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[str]], *, left: S
     for i, column in enumerate(columns):
         table.add_column(column, justify="left" if i in left else "right", overflow="fold")
     for row in rows:
-        table.add_row(*(escape(cell) for cell in row))
+        table.add_row(*(escape(printable(cell)) for cell in row))
     with stdout():
         Console(file=sys.stdout).print(table)
         sys.stdout.flush()

@@ -15,7 +15,7 @@ import click
 from quantkit import cpu
 from quantkit.cli import options
 from quantkit.cli.console import say, say_json
-from quantkit.models.report_text import table
+from quantkit.text import table
 
 REQUIRED = ("numpy", "onnx", "onnxruntime", "pillow", "safetensors", "click", "rich")
 OPTIONAL = {"ml_dtypes": "bfloat16 arrays"}

@@ -12,7 +12,7 @@ from quantkit.cli import options
 from quantkit.cli.console import say, say_json, standing
 from quantkit.cli.rates import rates
 from quantkit.errors import InvalidArgument
-from quantkit.models import report_text as text
+from quantkit.text import size
 
 if TYPE_CHECKING:
     from quantkit.images.process import ProcessResult
@@ -149,7 +149,7 @@ def describe(result: ProcessResult, source: str) -> list[str]:
 
 def describe_scan(found: ScanResult) -> list[str]:
     """Return what a scan found as lines of text."""
-    lines = [f"{found.images:,} images, {text.size(found.bytes)}"]
+    lines = [f"{found.images:,} images, {size(found.bytes)}"]
     lines.append("formats: " + _counts(found.formats))
     lines.append("modes: " + _counts(found.modes))
     sizes = found.sizes

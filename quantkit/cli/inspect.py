@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quantkit import text
 from quantkit.cli import options
 from quantkit.cli.console import on_terminal, say, say_json, show_table
-from quantkit.models import report_text as text
 
 if TYPE_CHECKING:
     from quantkit.jobs.inspect import Inspection, QuantizedTensor
@@ -56,13 +56,14 @@ def inspect(file: Path, everything: bool, as_json: bool) -> int:
 def describe(found: Inspection) -> list[str]:
     """Return the lines above the table of quantized tensors."""
     opsets = ", ".join(f"{domain} {version}" for domain, version in found.opsets.items())
-    made_by = f", made by {found.producer}" if found.producer else ""
-    lines = [f"{found.path}: {text.size(found.bytes)}, opset {opsets}, IR version {found.ir_version}{made_by}"]
-    lines += [f"external data: {path}, {text.size(size)}" for path, size in found.external.items()]
-    lines += [f"input   {name}: {kind}" for name, kind in found.inputs.items()]
-    lines += [f"output  {name}: {kind}" for name, kind in found.outputs.items()]
+    made_by = f", made by {text.printable(found.producer)}" if found.producer else ""
+    name = text.printable
+    lines = [f"{name(found.path)}: {text.size(found.bytes)}, opset {opsets}, IR version {found.ir_version}{made_by}"]
+    lines += [f"external data: {name(path)}, {text.size(count)}" for path, count in found.external.items()]
+    lines += [f"input   {name(item)}: {kind}" for item, kind in found.inputs.items()]
+    lines += [f"output  {name(item)}: {kind}" for item, kind in found.outputs.items()]
     if found.metadata:
-        lines.append(f"metadata: {', '.join(found.metadata)}")
+        lines.append(f"metadata: {', '.join(map(name, found.metadata))}")
     lines.append(f"form: {', '.join(_FORMS[form] for form in found.form) or 'float, nothing is quantized'}")
     if found.int8_weight_share is not None:
         lines.append(f"weights in 8 bits or fewer: {text.percent(found.int8_weight_share)}")
@@ -73,8 +74,8 @@ def describe(found: Inspection) -> list[str]:
     if rows:
         lines += ["", *text.table(rows, ("stored as", "tensors", "elements", "bytes"))]
     total = sum(found.operators.values())
-    counted = ", ".join(f"{count} {name}" for name, count in found.operators.items())
-    return [*lines, "", f"{total} nodes: {counted}" if total else "no nodes"]
+    counted = ", ".join(f"{count} {name(item)}" for item, count in found.operators.items())
+    return [*lines, "", f"{text.counted(total, 'node')}: {counted}" if total else "no nodes"]
 
 
 def _row(item: QuantizedTensor) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,18 +18,46 @@ if TYPE_CHECKING:
 
 _DEFAULT = Thresholds()
 
-PATH = click.Path(path_type=Path)
+
+class _Path(click.Path):
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":  # would be the current folder
+            self.fail("wanted a path, got an empty text", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+class Real(click.FloatRange):
+    """A finite number within bounds."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not isfinite(number):
+            self.fail(f"wanted a finite number, got {number}", param, ctx)
+        return number
+
+
+PATH = _Path(path_type=Path)
 
 
 def thresholds(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options that say when agreement falls short."""
-    for name, value, text in (
-        ("--min-argmax", _DEFAULT.min_argmax, "share of argmax decisions that must stay, where classes are not known"),
-        ("--max-drop", _DEFAULT.max_accuracy_drop, "accuracy points that may be lost, where classes are known"),
-        ("--min-slice-sqnr", _DEFAULT.min_slice_sqnr, "least SQNR in dB of the worst channel of each output"),
-        ("--min-sqnr", _DEFAULT.min_sqnr, "least SQNR in dB of each output"),
+    for name, value, kind, text in (
+        (
+            "--min-argmax",
+            _DEFAULT.min_argmax,
+            Real(0, 1),
+            "share of argmax decisions that must stay, where classes are not known",
+        ),
+        (
+            "--max-drop",
+            _DEFAULT.max_accuracy_drop,
+            Real(0, 100),
+            "accuracy points that may be lost, where classes are known",
+        ),
+        ("--min-slice-sqnr", _DEFAULT.min_slice_sqnr, Real(), "least SQNR in dB of the worst channel of each output"),
+        ("--min-sqnr", _DEFAULT.min_sqnr, Real(), "least SQNR in dB of each output"),
     ):
-        option = click.option(name, type=float, default=value, show_default=True, help=f"For exit code 0: {text}.")
+        option = click.option(name, type=kind, default=value, show_default=True, help=f"For exit code 0: {text}.")
         command = option(command)
     return command
 

@@ -56,7 +56,7 @@ WORST = 10  # tensors in the table; --json has all
 @click.option("--resume/--no-resume", default=True, show_default=True, help="Go on where a killed run stopped.")
 @click.option(
     "--min-sqnr",
-    type=float,
+    type=options.Real(),
     default=20.0,
     show_default=True,
     help="For exit code 0: least SQNR in dB of each quantized tensor.",

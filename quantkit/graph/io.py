@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import onnx
 from google.protobuf.message import DecodeError, EncodeError
 from onnx import GraphProto, ModelProto, TensorProto
 
@@ -86,11 +87,18 @@ def load_model(source: ModelSource) -> Model:
         As `read_proto` does.
     """
     proto, reader = read_proto(source)
+    newest = onnx.defs.onnx_opset_version()
+    for item in proto.opset_import:
+        if item.domain in ("", "ai.onnx") and item.version > newest:
+            raise ModelError(
+                f"{reader.where}: is of opset {item.version}; "
+                f"the installed onnx {onnx.__version__} knows up to {newest}"
+            )
     if proto.functions:
-        import onnx.inliner
+        from onnx import inliner
 
         try:
-            proto = onnx.inliner.inline_local_functions(proto)
+            proto = inliner.inline_local_functions(proto)
         except Exception as error:
             raise ModelError(f"{reader.where}: its local functions cannot be inlined: {error}") from None
     return Model(proto, reader)

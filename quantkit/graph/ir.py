@@ -279,7 +279,7 @@ class Graph:
                     heapq.heappush(ready, (user.order, position[user], user))
         if len(result) != len(position):
             stuck = next(node for node in self._nodes if waiting[node])
-            raise ModelError(f"the graph has a cycle through {stuck!r}")
+            raise ModelError(f"{self.model.tensors.where}: the graph has a cycle through {stuck!r}")
         return result
 
     def drop_unused(self) -> None:

@@ -6,8 +6,10 @@ Pure NumPy. Memory does not grow with the number of samples.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from math import log10, sqrt
+from math import inf, isfinite, log10, sqrt
 from typing import Any
+
+from quantkit.errors import InvalidArgument
 
 SQNR_LIMIT = 200.0  # decibels; an exact match has no noise, and JSON has no infinity
 
@@ -37,6 +39,19 @@ class Thresholds:
     max_accuracy_drop: float = 0.5
     min_argmax: float = 0.95
     min_equal: float = 0.99
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("min_sqnr", -inf, inf),
+            ("min_slice_sqnr", -inf, inf),
+            ("max_accuracy_drop", 0.0, 100.0),
+            ("min_argmax", 0.0, 1.0),
+            ("min_equal", 0.0, 1.0),
+        ):
+            value = getattr(self, name)
+            if not (isfinite(value) and low <= value <= high):
+                wanted = "a finite number" if low == -inf else f"{low:g} to {high:g}"
+                raise InvalidArgument(f"threshold {name}: wanted {wanted}, got {value}")
 
 
 def sqnr_db(signal: float, noise: float) -> float:
@@ -195,6 +210,9 @@ class Agreement:
         """Say, a line each, where the agreement is below the thresholds."""
         limit = thresholds or Thresholds()
         found = []
+        seen = (o.elements or o.nonfinite or o.broken or o.reshaped for o in self.outputs)
+        if self.outputs and not any(seen):
+            found.append("not verified: the outputs were empty in every sample")
         for output in self.outputs:
             # Labels that even the float model does not find are no judge: then the decisions are looked at as well.
             judged = self.accuracy is not None and self.accuracy.float_share >= 0.5
@@ -232,6 +250,8 @@ class Agreement:
 def _output_shortfalls(output: OutputAgreement, limit: Thresholds, judged: bool) -> list[str]:
     found = []
     name = f"output {output.name!r}"
+    if not output.elements and output.nonfinite:
+        found.append(f"{name}: not verified: all its elements are NaN or infinite in both models")
     if output.reshaped:
         found.append(f"{name}: the shape differs from the float model's in {output.reshaped} samples")
     if output.broken:

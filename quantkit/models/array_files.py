@@ -27,6 +27,8 @@ from quantkit.models.inputs import (
     check_names,
     check_shape,
     convert,
+    is_batch,
+    note_nonfinite,
 )
 
 Labels = NDArray[np.int32] | None
@@ -50,7 +52,7 @@ class _Part:
             with zipfile.ZipFile(path) as archive, archive.open(self.member) as stream:
                 array = np.lib.format.read_array(cast(Any, stream), allow_pickle=False)
         if array is not None:
-            whole = array
+            whole = array.reshape(self.shape)
             return (lambda i: whole[i]) if self.per_sample else (lambda i: whole)
         stream = stack.enter_context(stack.enter_context(zipfile.ZipFile(path)).open(self.member))
         _read_header(stream)
@@ -99,10 +101,12 @@ class ArrayStore:
         What the user should hear: conversions, keys left out.
     """
 
-    def __init__(self, where: str, path: Path, parts: dict[str, _Part], inputs: Mapping[str, InputSpec]) -> None:
+    def __init__(
+        self, where: str, path: Path, parts: dict[str, _Part], inputs: Mapping[str, InputSpec], *, alone: bool = True
+    ) -> None:
         self.where, self.notes = where, list[str]()
         self.skipped: dict[str, str] = {}
-        self._path, self._inputs = path, inputs
+        self._path, self._inputs, self._alone = path, inputs, alone
         check_names(inputs, list(parts), where, self.notes)
         self._parts = {name: parts[name] for name in inputs}
         self._labels = parts.get(LABELS) if LABELS not in inputs else None
@@ -111,8 +115,11 @@ class ArrayStore:
             self._check_labels(self._labels)
 
     @classmethod
-    def from_file(cls, path: Path, inputs: Mapping[str, InputSpec]) -> ArrayStore:
-        """Open an .npz file, or an .npy file for a model of one input, reading headers only."""
+    def from_file(cls, path: Path, inputs: Mapping[str, InputSpec], *, alone: bool = True) -> ArrayStore:
+        """Open an .npz file, or an .npy file for a model of one input, reading headers only.
+
+        A file that is `alone`, not one of many, may hold its samples as the rows of one batch.
+        """
         where = str(path)
         try:
             with path.open("rb") as stream:
@@ -124,7 +131,9 @@ class ArrayStore:
                         f"{where}: an .npy file feeds one input, but the model has {len(inputs)} ({names}); use .npz"
                     )
                 array = np.load(path, mmap_mode="r", allow_pickle=False)
-                return cls(where, path, {next(iter(inputs)): _Part(array.shape, array.dtype, array)}, inputs)
+                return cls(
+                    where, path, {next(iter(inputs)): _Part(array.shape, array.dtype, array)}, inputs, alone=alone
+                )
             if not magic.startswith(b"PK"):
                 raise CalibrationError(f"{where}: is neither an .npz nor an .npy file")
             parts = {}
@@ -141,7 +150,7 @@ class ArrayStore:
         for key, part in parts.items():
             if part.dtype.hasobject and (key in inputs or key == LABELS):
                 raise CalibrationError(f"{where}: {key!r} holds pickled Python objects, which are not loaded")
-        return cls(where, path, parts, inputs)
+        return cls(where, path, parts, inputs, alone=alone)
 
     @classmethod
     def from_mapping(cls, arrays: Mapping[str, Any], inputs: Mapping[str, InputSpec], where: str) -> ArrayStore:
@@ -170,10 +179,32 @@ class ArrayStore:
         if len(set(counts.values())) > 1:
             listed = ", ".join(f"{name!r} has {n}" for name, n in counts.items())
             raise CalibrationError(f"{self.where}: the inputs differ in their number of samples: {listed}")
+        if not counts and self._alone:
+            counts = self._split_rows()
         count = next(iter(counts.values()), 1)
         if count == 0:
             raise CalibrationError(f"{self.where}: holds no samples (axis 0 has length 0)")
         return count
+
+    def _split_rows(self) -> dict[str, int]:
+        """Take the rows of a single sample as samples, where the model leaves its batch open; return their number."""
+        parts, specs = self._parts, self._inputs
+        if not all(part.shape and specs[name].rank == len(part.shape) for name, part in parts.items()):
+            return {}
+        lengths = {part.shape[0] for part in parts.values()}
+        batch = {shape[0] for name in parts if (shape := specs[name].shape)}
+        if len(lengths) > 1 or min(lengths) < 2 or len(batch) != 1 or not is_batch(batch.pop(), len(parts)):
+            return {}
+        (length,) = lengths
+        for part in parts.values():
+            part.per_sample, part.shape = True, (length, 1, *part.shape[1:])
+        names = ", ".join(map(repr, parts))
+        add_note(
+            self.notes,
+            f"{self.where}: {names}: the {length} rows along axis 0 were taken as {length} samples, because the model "
+            f"leaves that axis open; for one sample of {length} rows, add a dimension in front: (1, {length}, ...)",
+        )
+        return dict.fromkeys(parts, length)
 
     def _check_labels(self, part: _Part) -> None:
         rows = [self._parts[name].per_sample for name in self._parts]
@@ -211,7 +242,10 @@ class ArrayStore:
                     truth = None if labels is None else np.atleast_1d(labels(int(i))).ravel().astype(np.int32)
                 except _BAD_FILE as error:
                     raise _bad(where, error) from None
-                yield {name: convert(self._inputs[name], array, where) for name, array in arrays.items()}, truth
+                feed = {name: convert(self._inputs[name], array, where) for name, array in arrays.items()}
+                for name, array in feed.items():
+                    note_nonfinite(self._inputs[name], array, where, self.notes)
+                yield feed, truth
 
 
 class ArrayFolder:
@@ -220,7 +254,7 @@ class ArrayFolder:
     def __init__(self, folder: Path, files: Sequence[Path], inputs: Mapping[str, InputSpec]) -> None:
         self.where = str(folder)
         self.skipped: dict[str, str] = {}
-        self._stores = [ArrayStore.from_file(path, inputs) for path in files]
+        self._stores = [ArrayStore.from_file(path, inputs, alone=False) for path in files]
         self._starts = np.cumsum([0] + [store.count for store in self._stores])
         self.count = int(self._starts[-1])
         self.has_labels = all(store.has_labels for store in self._stores)

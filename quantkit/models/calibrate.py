@@ -64,7 +64,8 @@ class Observer:
         tensors: TensorReader | None = None,
     ) -> None:
         self._proto = proto
-        self._by_channel = dict(by_channel or {})
+        # A weight without elements has no channels to observe.
+        self._by_channel = {name: view for name, view in (by_channel or {}).items() if view.length != 0}
         wanted = dict.fromkeys(names)
         inputs = {value.name: value.type.tensor_type.elem_type for value in proto.graph.input}
         made = [name for name in wanted if name not in inputs]

@@ -27,14 +27,14 @@ def checks_passed(source: ModelSource) -> tuple[bool, ...]:
     return tuple(passed)
 
 
-def check_model(source: ModelSource, full: bool) -> None:
-    """Run onnx.checker; a model too large for one message is checked by its path."""
+def check_model(source: ModelSource, full: bool, title: str = "the model") -> None:
+    """Run onnx.checker, with errors about `title`; a model too large for one message is checked by its path."""
     given: Any = str(source) if isinstance(source, (str, os.PathLike)) else source
     try:
         onnx.checker.check_model(given, full_check=full)
     except Exception as error:
         text = str(error).strip()
-        raise ModelError(f"onnx.checker refuses the model: {text.splitlines()[0] if text else error!r}") from None
+        raise ModelError(f"{title} is refused by onnx.checker: {text.splitlines()[0] if text else error!r}") from None
 
 
 def check_target(output: str | os.PathLike[str], source: ModelSource) -> None:

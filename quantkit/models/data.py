@@ -135,8 +135,9 @@ def open_data(
         - a folder of images (read with `recipe`), the shards that `process_images` made of one, or a folder of .npz
           and .npy files;
         - an .npz file (key = input name) or an .npy file (models of one input). One dimension more than the input:
-          samples along axis 0, each fed as it is; as many dimensions as the input: one sample. The key ``labels``
-          may hold the true classes;
+          samples along axis 0, each fed as it is; as many dimensions as the input: one sample, or where the model
+          leaves its batch open and the file is alone, a sample for each row. The key ``labels`` may hold the true
+          classes;
         - a mapping ``{input: array}``, read as an .npz file;
         - a sequence of ``{input: array}``; any other iterable of them, a callable that returns one, or an object with
           ``get_next()``, each read once into a temporary file.
@@ -166,9 +167,20 @@ def open_data(
         store: Store = _open_path(Path(source), by_name, recipe)
     else:
         store = _open_python(source, by_name, limit)
+    notes = _preset_notes(recipe) if getattr(store, "recipe", None) is None else []
     if limit is not None and limit < store.count:
-        return FeedSource(store, store.pick(limit, seed), seed)
-    return FeedSource(store, np.arange(store.count), seed)
+        return FeedSource(store, store.pick(limit, seed), seed, notes)
+    return FeedSource(store, np.arange(store.count), seed, notes)
+
+
+def _preset_notes(recipe: Recipe | str | None) -> list[str]:
+    """Say that a preset that was asked for by name prepares nothing here; an unknown name is an error all the same."""
+    if not isinstance(recipe, str):
+        return []
+    from quantkit.images import get_recipe
+
+    get_recipe(recipe)
+    return [f"preset {recipe!r} was not used: it prepares images, and the data are arrays"]
 
 
 def _open_path(path: Path, inputs: Mapping[str, InputSpec], recipe: Recipe | str | None) -> Store:

@@ -10,6 +10,8 @@ import numpy as np
 from quantkit.graph import Graph, Node
 from quantkit.qparams import QParams, choose_qparams, quint8
 
+IN_DOUBLE = "computes in float64, beside what cannot become float32"
+
 
 @dataclass
 class NodePlan:

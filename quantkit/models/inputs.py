@@ -10,6 +10,7 @@ The rules for dtypes, in one place:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.errors import CalibrationError
+
+_MOST_NAMED = 3
 
 Feed = dict[str, NDArray[Any]]
 Dim = int | str | None
@@ -59,6 +62,19 @@ def _show(dtype: np.dtype[Any], shape: tuple[Dim, ...] | None) -> str:
     if shape is None:
         return f"{kind} of any shape"
     return f"{kind}[{', '.join('?' if d is None or d in (0, -1) else str(d) for d in shape)}]"
+
+
+# Names of axes whose rows belong together.
+_NO_BATCH = re.compile(r"seq|time|frame|step|len|token|points|^[tls]$", re.IGNORECASE)
+
+
+def is_batch(dim: Dim, inputs: int) -> bool:
+    """Whether a first dimension is free and its rows may be samples; inputs that share it must say so by its name."""
+    if isinstance(dim, int) and dim > 0:
+        return False
+    if not isinstance(dim, str):
+        return inputs == 1
+    return not _NO_BATCH.search(dim)
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
@@ -147,6 +163,15 @@ def convert(spec: InputSpec, array: NDArray[Any], where: str) -> NDArray[Any]:
     return fitted
 
 
+def note_nonfinite(spec: InputSpec, array: NDArray[Any], where: str, notes: list[str]) -> None:
+    """Note a sample that holds NaN or infinite values; the first few of a source are enough to find out why."""
+    if not is_float(spec.dtype) or np.isfinite(array).all():
+        return
+    text = f"input {spec.name!r} holds NaN or infinite values, which calibration leaves out"
+    if sum(note.endswith(text) for note in notes) < _MOST_NAMED:
+        add_note(notes, f"{where}: {text}")
+
+
 def fit_feed(feed: Any, inputs: Mapping[str, InputSpec], where: str, notes: list[str]) -> Feed:
     """Fit one feed, a mapping of input name to array, to the model's inputs.
 
@@ -170,6 +195,7 @@ def fit_feed(feed: Any, inputs: Mapping[str, InputSpec], where: str, notes: list
         note = check_dtype(spec, array.dtype, array.shape, where)
         check_shape(spec, array.dtype, array.shape, where)
         fitted[name] = convert(spec, array, where)
+        note_nonfinite(spec, fitted[name], where, notes)
         add_note(notes, note)
     return fitted
 

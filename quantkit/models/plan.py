@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import numpy as np
+from onnx import TensorProto
 
 from quantkit.graph import FLOAT_TYPES, Graph, Node, element_type
 from quantkit.graph.op_table import Kind, data_inputs, is_pass_through, row
-from quantkit.models.decisions import NodePlan, Plan, clamp_is_proved, constant_qparams
+from quantkit.models.decisions import IN_DOUBLE, NodePlan, Plan, clamp_is_proved, constant_qparams
 from quantkit.models.gates import gate_input_qparams, saturation
 from quantkit.models.statistics import Calibration
 from quantkit.models.weights import all_finite
@@ -113,9 +114,11 @@ class Planner:
     def _weight_problem(self, name: str) -> str | None:
         if element_type(self.graph, name) not in FLOAT_TYPES:
             return f"its weight {name!r} is not floating point"
+        if element_type(self.graph, name) == TensorProto.DOUBLE:
+            return IN_DOUBLE
         values = self.graph.array(name)
         if values.ndim < 2 or not values.size:
-            return f"its weight {name!r} of shape {values.shape} is no matrix"
+            return f"its weight {name!r} of shape {values.shape} is {'no matrix' if values.size else 'empty'}"
         if not all_finite(values):
             return f"its weight {name!r} holds NaN or infinite values"
         return None

@@ -24,7 +24,7 @@ from quantkit.models.data import FeedSource, open_data
 from quantkit.models.decisions import Plan
 from quantkit.models.execution import execution
 from quantkit.models.forms import quantize_dynamic, quantize_weights_only
-from quantkit.models.half import has_half, widen
+from quantkit.models.half import has_half, weights_in_double, widen
 from quantkit.models.image_data import RECIPE_KEY, recipe_of
 from quantkit.models.inputs import InputSpec
 from quantkit.models.plan import observed_tensors
@@ -37,7 +37,7 @@ from quantkit.models.saturation import find_saturation
 from quantkit.models.selection import match_excluded
 from quantkit.models.sizes import model_size
 from quantkit.models.statistics import Calibration
-from quantkit.models.verify import measure_latency, verify
+from quantkit.models.verify import check_class_axis, measure_latency, verify
 from quantkit.qparams import QParams
 
 MODES = ("static", "dynamic", "weight_only")
@@ -201,9 +201,15 @@ class _Job:
             feeds = held_out = None
             if samples is not None or validation is not None:
                 # Loading the float model costs its size in memory; without data there is nothing to run it on.
-                inputs = self._open_float(model).inputs
+                session = self._open_float(model)
+                inputs = session.inputs
+                if self.class_axis is not None:
+                    check_class_axis(session, self.class_axis)
+                del session
                 recipe = preset if preset is not None else recipe_of(self.source)
                 feeds, held_out = self._open(inputs, samples, validation, recipe, limit, seed)
+        if weights_in_double(model):
+            report.warnings.append("the model computes in float64; the quantized one does so in float32")
         with self.stage("prepare"):
             excluded = match_excluded(model, excluded_entries)
             model = prepare(model)
@@ -218,11 +224,11 @@ class _Job:
             """Reload the candidate; what raises here keeps it from being written."""
             given = str(candidate) if isinstance(candidate, Path) else candidate
             if checks:
-                check_model(given, max(checks))
+                check_model(given, max(checks), f"{describe_model(self.source)}: the quantized model")
             if counted:
-                report.execution = execution(given, title="the quantized model")
+                report.execution = execution(given, title=f"{describe_model(self.source)}: the quantized model")
             else:
-                open_session(given, "the quantized model")
+                open_session(given, f"{describe_model(self.source)}: the quantized model")
             if self.measure and held_out is not None:
                 agreement.append(self._verify(given, held_out))
 
@@ -340,7 +346,7 @@ class _Job:
             return "it has no Conv, ConvTranspose, Gemm or MatMul with constant float weights"
         reason, nodes = weighted[0]
         first = next(node for node in nodes if node.weight_elements)
-        return f"{first.op_type} node {first.name!r} {reason}"
+        return f"{first.op_type} node {first.name!r}: {reason}"
 
 
 def _refuse_int8(model: Model) -> None:

@@ -165,6 +165,11 @@ class Report:
     thresholds: Thresholds = field(default_factory=Thresholds)
 
     @property
+    def unverified(self) -> str | None:
+        """Why nothing was measured, or None where it was."""
+        return None if self.agreement is not None else "no data was given to run both models on"
+
+    @property
     def size_ratio(self) -> float | None:
         """int8 bytes over float bytes."""
         if not self.float_bytes or self.int8_bytes is None:
@@ -218,6 +223,7 @@ class Report:
             "decisions": self.decisions(),
             "calibration_samples": self.calibration_samples,
             "agreement": None if self.agreement is None else self.agreement.to_dict(),
+            "unverified": self.unverified,
             "latency": None if self.latency is None else self.latency.to_dict(),
             "blocks": [asdict(block) for block in self.blocks],
             "execution": None if self.execution is None else asdict(self.execution),

@@ -7,6 +7,7 @@ from math import log10
 from typing import TYPE_CHECKING
 
 from quantkit.models import report_text as text
+from quantkit.text import number, percent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -106,7 +107,7 @@ def _verdict(report: Report) -> str:
     if short:
         return f"<div class='verdict short'><b>Falls short</b>{_list(short)}</div>"
     if report.agreement is None:
-        return "<div class=verdict>Not measured: there was no data to compare the two models on.</div>"
+        return "<div class=verdict>Not verified: no data was given to run both models on.</div>"
     return "<div class=verdict><b>Verified</b>: agreement with the float model was measured; nothing falls short.</div>"
 
 
@@ -123,7 +124,7 @@ def _cards(report: Report) -> str:
     for what, share in (("weights in int8", report.int8_weight_share), ("work in int8", report.int8_mac_share)):
         if share is not None:
             bar = f"<div class=bar><div class=static style='width:{100 * share:.2f}%'></div></div>"
-            cards.append(f"<div class=card>{what}<b>{text.percent(share)}</b>{bar}</div>")
+            cards.append(f"<div class=card>{what}<b>{percent(share)}</b>{bar}</div>")
     return f"<div class=cards>{''.join(cards)}</div>" if cards else ""
 
 
@@ -213,9 +214,9 @@ def _ranges(ranges: Sequence[TensorRange]) -> str:
         left_out = f" ({r.nonfinite} NaN or infinite left out)" if r.nonfinite else ""
         rows.append(
             f"<tr><td class=n data-v={place}>{place}</td><td class=name>{escape(r.tensor)}{left_out}</td>"
-            f"<td data-v={r.high - r.low!r}>{drawing}</td><td class=n data-v={r.low!r}>{text.number(r.low)}</td>"
-            f"<td class=n data-v={r.high!r}>{text.number(r.high)}</td><td class=n data-v={r.scale!r}>"
-            f"{text.number(r.scale)}</td><td class=n data-v={r.zero_point}>{r.zero_point}</td>"
+            f"<td data-v={r.high - r.low!r}>{drawing}</td><td class=n data-v={r.low!r}>{number(r.low)}</td>"
+            f"<td class=n data-v={r.high!r}>{number(r.high)}</td><td class=n data-v={r.scale!r}>"
+            f"{number(r.scale)}</td><td class=n data-v={r.zero_point}>{r.zero_point}</td>"
             f"<td>{escape(r.dtype)}</td></tr>"
         )
     columns = ("#", "tensor", "range", "low", "high", "scale", "zero point", "type")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from quantkit.models.agreement import SQNR_LIMIT, Agreement, OutputAgreement
+from quantkit.text import Row, counted, number, percent, printable, size, table
 
 if TYPE_CHECKING:
     from quantkit.models.latency import Latency
     from quantkit.models.report import Report
-
-Row = tuple[str, ...]
 
 DECISION_WORDS = {
     "static": "int8",
@@ -21,28 +19,6 @@ DECISION_WORDS = {
     "passthrough": "passing int8 through",
     "float": "float",
 }
-
-
-def size(count: float) -> str:
-    """Return a number of bytes as text: 35.2 kB."""
-    for unit in ("B", "kB", "MB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.2f} GB"
-
-
-def percent(share: float | None, digits: int = 1) -> str:
-    """Return a share of 1 as text; never rounds up to 100 % or down to 0 %."""
-    if share is None:
-        return "-"
-    text = f"{100 * share:.{digits}f}"
-    step = 10.0**-digits
-    if float(text) >= 100 and share < 1:
-        text = f"{100 - step:.{digits}f}"
-    elif float(text) <= 0 < share:
-        text = f"{step:.{digits}f}"
-    return f"{text} %"
 
 
 def decibels(value: float | None) -> str:
@@ -55,11 +31,6 @@ def decibels(value: float | None) -> str:
 def milliseconds(value: float) -> str:
     """Return a time with three significant digits."""
     return f"{value:.3f} ms" if value < 1 else f"{value:.2f} ms" if value < 100 else f"{value:.0f} ms"
-
-
-def number(value: float | None) -> str:
-    """Return a real number with four significant digits."""
-    return "-" if value is None else f"{value:.4g}"
 
 
 def speed(latency: Latency) -> str:
@@ -135,7 +106,7 @@ def node_lines(report: Report, most: int = 8) -> list[str]:
         return []
     counts = report.decisions()
     listed = ", ".join(f"{n} {DECISION_WORDS[decision]}" for decision, n in counts.items())
-    lines = [f"{len(report.nodes)} nodes: {listed}"]
+    lines = [f"{counted(len(report.nodes), 'node')}: {listed}"]
     if shares(report):
         lines.append(f"in int8: {shares(report)}")
     groups = report.float_reasons()
@@ -198,30 +169,16 @@ def why_low(report: Report, most: int = 3) -> list[str]:
     return lines
 
 
-def table(rows: Sequence[Row], columns: Row, left: Sequence[int] = (0,)) -> list[str]:
-    """Lay out rows as aligned plain text; the columns numbered in `left` to the left, the others to the right."""
-    cells = [columns, *rows]
-    widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
-    lines = []
-    for row in cells:
-        parts = [
-            cell.ljust(width) if i in left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ]
-        lines.append("  ".join(parts).rstrip())
-    return lines
-
-
 def agreement_title(agreement: Agreement) -> str:
     """Return the heading of the agreement table."""
-    return f"agreement with the float model on {agreement.samples} sample{'s' if agreement.samples != 1 else ''}"
+    return f"agreement with the float model on {counted(agreement.samples, 'sample')}"
 
 
 def title(report: Report) -> str:
     """Return the first line: from which file to which, and how."""
     names = [PurePath(path).name for path in (report.source, report.output) if path]
     how = ", ".join(str(report.options[key]) for key in ("mode", "format", "target") if report.options.get(key))
-    text = " -> ".join(names) or "model"
+    text = printable(" -> ".join(names)) or "model"
     return f"{text} ({how})" if how else text
 
 
@@ -244,7 +201,7 @@ def tail(report: Report) -> list[str]:
     """Return the lines below the tables: nodes, time taken, notes, files skipped, and what falls short."""
     lines = [*node_lines(report), *execution_lines(report), *saturation_lines(report), *why_low(report)]
     if report.nodes and report.agreement is None:
-        lines.append("agreement was not measured, because there was no data to run both models on")
+        lines.append(f"not verified: {report.unverified}")
     if report.timings:
         lines.append("seconds: " + ", ".join(f"{name} {value:.1f}" for name, value in report.timings.items()))
     said = [*report.warnings, *(report.agreement.warnings if report.agreement else [])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,9 @@ _FOLDER_KEY = "session.model_external_initializers_file_folder_path"
 _LARGE_BYTES = 1 << 30
 # A larger file holds its weights itself.
 _GRAPH_BYTES = 8 << 20
+
+_PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (Load model from .*? failed:)?")
+_SOURCES = re.compile(r"\S*onnxruntime_src\S*?:\d+ [^()]*\([^()]*\) (const )?")
 
 _DTYPES = {
     "float": "float32",
@@ -83,8 +87,8 @@ def _spec(item: Any, title: str) -> InputSpec:
 
 
 def one_line(error: BaseException, most: int = 300) -> str:
-    """Return the message of a foreign error in one line."""
-    text = " ".join(str(error).split())
+    """Return the message of a foreign error in one line, without the places in onnxruntime's sources."""
+    text = _PREFIX.sub("", _SOURCES.sub("", " ".join(str(error).split())))
     return (text[: most - 3] + "..." if len(text) > most else text) or type(error).__name__
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantkit.errors import CalibrationError, ModelError
+from quantkit.errors import CalibrationError, InvalidArgument, ModelError
 from quantkit.models.agreement import Accuracy, Agreement
 from quantkit.models.compare_outputs import OutputComparison
 from quantkit.models.data import FeedSource
@@ -58,6 +58,8 @@ def verify(
         When a model does not load or run, or their outputs cannot be matched.
     CalibrationError
         When there is not a single feed, or labels and feeds differ in number.
+    InvalidArgument
+        When the first output has no axis `class_axis`, or for a number of threads that cannot be.
     """
     before = open_session(float_model, "the float model", threads=threads)
     after = open_session(int8_model, "the int8 model", threads=threads)
@@ -65,6 +67,7 @@ def verify(
     order = _match_outputs(before, after, warnings)
     axes = class_axes(float_model)
     if class_axis is not None:
+        check_class_axis(before, class_axis)
         axes = {**axes, before.outputs[0]: class_axis}
     pairs = _pairs(feeds, labels)
     comparisons: list[OutputComparison] | None = None
@@ -75,6 +78,8 @@ def verify(
         expected = before.run(feed)
         got = after.run({spec.name: feed[spec.name] for spec in after.inputs if spec.name in feed})
         if comparisons is None:
+            if class_axis is not None:
+                _check_axis(class_axis, np.ndim(expected[0]), before.outputs[0])
             if truth is not None and not axes:
                 axes = _classes_by_labels(before, expected, truth)
             comparisons = [
@@ -98,6 +103,18 @@ def verify(
             warnings.append(f"output {result.name!r}: {result.nonfinite} elements are NaN or infinite in both models")
     accuracy = scorer.result()
     return Agreement(samples, results, accuracy, warnings + scorer.warnings)
+
+
+def check_class_axis(model: Session, axis: int) -> None:
+    """Raise `InvalidArgument` when the first output of `model` is known to have no such axis."""
+    shape = model.output_shapes[0]
+    if isinstance(shape, list) and shape:  # onnxruntime says [] for what is not known, too
+        _check_axis(axis, len(shape), model.outputs[0])
+
+
+def _check_axis(axis: int, rank: int, output: str) -> None:
+    if not -rank <= axis < rank:
+        raise InvalidArgument(f"class_axis (--class-axis): output {output!r} has {rank} axes, got axis {axis}")
 
 
 def _match_outputs(before: Session, after: Session, warnings: list[str]) -> list[int]:

@@ -7,10 +7,12 @@ MatMul and an Add. Any other node dequantizes its weight each time it runs; whet
 from __future__ import annotations
 
 import numpy as np
+from onnx import TensorProto
 
 from quantkit.graph import FLOAT_TYPES, Graph, Node, element_type
 from quantkit.graph.op_table import weight_axis, weight_inputs
 from quantkit.models.bias import split_bias
+from quantkit.models.decisions import IN_DOUBLE
 from quantkit.models.embedding import gather_problem, write_gather
 from quantkit.models.emit import Emitter
 from quantkit.models.weights import Array, QuantizedWeight, all_finite, quantize_weight
@@ -31,9 +33,11 @@ def weight_problem(graph: Graph, node: Node) -> str | None:
         name = node.inputs[position]
         if element_type(graph, name) not in FLOAT_TYPES:
             return f"its weight {name!r} is not floating point"
+        if element_type(graph, name) == TensorProto.DOUBLE:
+            return IN_DOUBLE
         values = graph.array(name)
         if values.ndim < 2 or not values.size:
-            return f"its weight {name!r} of shape {values.shape} is no matrix"
+            return f"its weight {name!r} of shape {values.shape} is {'no matrix' if values.size else 'empty'}"
         if not all_finite(values):
             return f"its weight {name!r} holds NaN or infinite values"
     return None

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import onnx
 import pytest
-from small_models import linear, linear_int8, qdq
+from small_models import linear, linear_int8, model, qdq
 
 WEIGHT = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 
@@ -23,6 +23,12 @@ def room(tmp_path):
     (tmp_path / "zeros.onnx").write_bytes(bytes(1000))
     (tmp_path / "scale0.onnx").write_bytes(qdq(x_scale=0.0))
     (tmp_path / "nan.onnx").write_bytes(qdq(w_scale=(0.1, np.nan, 0.1)))
+    proto = onnx.load_model_from_string(linear(WEIGHT))
+    proto.opset_import[0].version = 99
+    onnx.save_model(proto, tmp_path / "future.onnx")
+    nodes = [onnx.helper.make_node("Add", ["x", "b"], ["a"]), onnx.helper.make_node("Relu", ["a"], ["b"])]
+    ends = [("x", np.float32, [1])], [("b", np.float32, [1])]
+    (tmp_path / "cycle.onnx").write_bytes(model(nodes, *ends))
     proto = onnx.load_model_from_string(linear(WEIGHT))
     onnx.save_model(proto, tmp_path / "parted.onnx", save_as_external_data=True, location="w.data", size_threshold=0)
     (tmp_path / "w.data").unlink()
@@ -78,6 +84,13 @@ QUANTIZE = {
         ["good.onnx", "--mode", "dynamic", "--format", "qoperator"],
         "format qoperator is a form of static int8: it does not go with mode dynamic",
     ),
+    "a class axis that is not there": (["good.onnx", "--class-axis", "7"], "output 'y' has 2 axes, got axis 7"),
+    "an opset of the future": (["future.onnx"], "future.onnx: is of opset 99; the installed onnx "),
+    "a cycle": (
+        ["cycle.onnx", "--mode", "dynamic"],
+        "cycle.onnx does not load in onnxruntime: This is an invalid model. Error: the graph is not acyclic",
+    ),
+    "an unknown preset beside arrays": (["good.onnx", "--preset", "magic"], "no preset 'magic'"),
     "text": (["text.onnx"], "text.onnx"),
     "an empty file": (["empty.onnx"], "empty.onnx"),
     "zeros": (["zeros.onnx"], "zeros.onnx"),

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from quantkit.errors import InvalidArgument
 from quantkit.models.agreement import (
     Accuracy,
     Agreement,
@@ -88,6 +89,28 @@ def test_the_accuracy_line():
     assert shortfalls(accuracy=Accuracy(1000, 900, 880)) == [
         "accuracy fell by 2.00 points, from 90.00% to 88.00% (at most 0.5 wanted)"
     ]
+
+
+def test_outputs_of_which_nothing_was_compared():
+    nothing = OutputAgreement("y", "float32", 0, nonfinite=12)
+    assert shortfalls(nothing) == ["output 'y': not verified: all its elements are NaN or infinite in both models"]
+    assert shortfalls(OutputAgreement("y", "float32", 0)) == ["not verified: the outputs were empty in every sample"]
+    assert shortfalls(OutputAgreement("boxes", "float32", 0), output()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "wanted"),
+    [
+        ("min_sqnr", float("nan"), "a finite number"),
+        ("min_slice_sqnr", float("inf"), "a finite number"),
+        ("max_accuracy_drop", -1, "0 to 100"),
+        ("min_argmax", 1.5, "0 to 1"),
+        ("min_equal", -0.1, "0 to 1"),
+    ],
+)
+def test_thresholds_that_cannot_be(name, value, wanted):
+    with pytest.raises(InvalidArgument, match=f"threshold {name}: wanted {wanted}, got "):
+        Thresholds(**{name: value})
 
 
 def test_broken_and_reshaped_elements_always_fall_short():

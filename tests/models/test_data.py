@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from quantkit.errors import CalibrationError, OutputError
+from quantkit.errors import CalibrationError, InvalidArgument, OutputError
 from quantkit.models.data import FeedSource, InputSpec, open_data
 
 X = InputSpec("x", np.dtype("float32"), (1, 3))
@@ -41,10 +41,84 @@ def test_npz_reads_every_layout(tmp_path, save, order):
     assert firsts(open_data(str(tmp_path / "a.npz"), [X])) == [0, 1, 2, 3, 4]
 
 
-def test_npz_of_the_input_s_own_rank_is_one_sample(tmp_path):
-    np.savez(tmp_path / "a.npz", ids=np.array([[1, 2], [3, 4]]))
-    source = open_data(tmp_path / "a.npz", [IDS])
-    assert [feed["ids"].tolist() for feed in source] == [[[1, 2], [3, 4]]]
+def spec(name, *shape):
+    return InputSpec(name, np.dtype(np.float32), shape)
+
+
+@pytest.mark.parametrize("dim", ["N", "batch_size", "unk__12", None, -1])
+@pytest.mark.parametrize("form", ["npz", "npy", "fortran", "mapping"])
+def test_rows_of_an_open_batch_are_samples(tmp_path, dim, form):
+    rows = np.arange(12, dtype=np.float32).reshape(4, 3)
+    source = {"x": rows}
+    if form == "npy":
+        source = tmp_path / "a.npy"
+        np.save(source, rows)
+    elif form != "mapping":
+        source = tmp_path / "a.npz"
+        np.savez(source, x=np.asfortranarray(rows) if form == "fortran" else rows)
+    found = open_data(source, [spec("x", dim, 3)])
+    assert [feed["x"].tolist() for feed in found] == [[row.tolist()] for row in rows]
+    assert len(found) == 4
+    (note,) = found.notes
+    assert "the 4 rows along axis 0 were taken as 4 samples" in note
+    assert "for one sample of 4 rows, add a dimension in front: (1, 4, ...)" in note
+    (whole,) = open_data({"x": rows[None]}, [spec("x", dim, 3)])
+    assert whole["x"].tolist() == rows.tolist()
+
+
+def test_labels_of_rows():
+    found = open_data({"x": np.ones((3, 2), np.float32), "labels": np.array([5, 6, 7])}, [spec("x", "N", 2)])
+    assert [labels.tolist() for _, labels in found.labelled()] == [[5], [6], [7]]
+
+
+@pytest.mark.parametrize(
+    ("specs", "shapes"),
+    [
+        ([spec("x", 4, 3)], [(4, 3)]),  # a fixed batch
+        ([spec("x", "N", 3)], [(1, 3)]),
+        ([spec("x", "seq_len", 3)], [(4, 3)]),  # its rows belong together
+        ([spec("x", "T", 3)], [(4, 3)]),
+        ([spec("x", "N", 3), spec("y", "M", 3)], [(4, 3), (4, 3)]),
+        ([spec("x", None, 3), spec("y", None, 3)], [(4, 3), (4, 3)]),
+        ([spec("x", "N", 3), spec("y", "N", 3)], [(4, 3), (5, 3)]),
+        ([spec("x", "N", 3), spec("y")], [(4, 3), ()]),
+    ],
+)
+def test_rows_that_are_one_sample(specs, shapes):
+    arrays = {s.name: np.ones(shape, np.float32) for s, shape in zip(specs, shapes, strict=True)}
+    (feed,) = open_data(arrays, specs)
+    assert [feed[s.name].shape for s in specs] == shapes
+
+
+def test_rows_of_inputs_with_one_batch():
+    arrays = {"x": np.ones((4, 3), np.float32), "y": np.zeros((4, 2), np.float32)}
+    shapes = [[feed[name].shape for name in "xy"] for feed in open_data(arrays, [spec("x", "N", 3), spec("y", "N", 2)])]
+    assert shapes == [[(1, 3), (1, 2)]] * 4
+
+
+def test_files_of_a_folder_are_samples_as_they_are(tmp_path):
+    np.save(tmp_path / "a.npy", np.ones((4, 3), np.float32))
+    np.save(tmp_path / "b.npy", np.ones((5, 3), np.float32))
+    assert [feed["x"].shape for feed in open_data(tmp_path, [spec("x", "N", 3)])] == [(4, 3), (5, 3)]
+
+
+@pytest.mark.parametrize("form", [list, dict])
+def test_samples_that_are_not_finite_are_named(form):
+    rows = np.ones((9, 1, 3), np.float32)
+    rows[3, 0, 1], rows[5, 0, 0] = np.nan, np.inf
+    source = open_data({"x": rows} if form is dict else [{"x": row} for row in rows], [spec("x", "N", 3)])
+    assert len(list(source)) == len(list(source)) == 9
+    text = "input 'x' holds NaN or infinite values, which calibration leaves out"
+    assert source.notes == [f"{form.__name__}, sample 3: {text}", f"{form.__name__}, sample 5: {text}"]
+
+
+def test_a_preset_beside_arrays():
+    arrays = {"x": np.ones((4, 1, 3), np.float32)}
+    assert open_data(arrays, [spec("x", "N", 3)], recipe="imagenet").notes == [
+        "preset 'imagenet' was not used: it prepares images, and the data are arrays"
+    ]
+    with pytest.raises(InvalidArgument, match="no preset 'magic'"):
+        open_data(arrays, [spec("x", "N", 3)], recipe="magic")
 
 
 def test_npz_with_several_inputs_repeats_what_has_no_samples(tmp_path):

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from quantkit import text as words
 from quantkit.models import report_text as text
 from quantkit.models.agreement import Accuracy, Agreement, Decisions, OutputAgreement, Thresholds, WorstSlice
 from quantkit.models.execution import Execution
@@ -100,6 +101,7 @@ def test_json_is_strict_and_complete():
         "decisions",
         "calibration_samples",
         "agreement",
+        "unverified",
         "latency",
         "blocks",
         "execution",
@@ -168,14 +170,14 @@ def test_summary_of_an_empty_report():
 
 def test_agreement_that_was_not_measured_is_said():
     lines = Report(nodes=[NodeRecord("n", "Conv", "dynamic", "")]).summary().splitlines()
-    assert lines[-1] == "agreement was not measured, because there was no data to run both models on"
+    assert lines[-1] == "not verified: no data was given to run both models on"
 
 
 @pytest.mark.parametrize(
     ("count", "wanted"), [(0, "0 B"), (999, "999 B"), (35_200, "35.2 kB"), (4_000_000, "4.0 MB"), (2.5e9, "2.50 GB")]
 )
 def test_size(count, wanted):
-    assert text.size(count) == wanted
+    assert words.size(count) == wanted
 
 
 @pytest.mark.parametrize(
@@ -190,7 +192,7 @@ def test_size(count, wanted):
     ],
 )
 def test_percent(share, digits, wanted):
-    assert text.percent(share, digits) == wanted
+    assert words.percent(share, digits) == wanted
 
 
 def test_decibels_and_times():
@@ -255,7 +257,7 @@ def test_the_page_says_the_verdict():
     report = full()
     report.skipped = {}
     assert "<b>Verified</b>" in report.to_html()
-    assert "Not measured" in Report().to_html()
+    assert "Not verified" in Report().to_html()
 
 
 def test_ranges_are_drawn_from_zero_outward():

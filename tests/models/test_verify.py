@@ -175,6 +175,12 @@ def test_a_model_that_does_not_run_is_named():
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("axis", [2, -3])
+def test_a_class_axis_that_is_not_there(axis):
+    with pytest.raises(InvalidArgument, match=f"class_axis .*output 'y' has 2 axes, got axis {axis}"):
+        verify(linear(WEIGHT), linear(WEIGHT), FEEDS, class_axis=axis)
+
+
 @pytest.mark.parametrize("threads", [-1, 257, 100_000])
 def test_a_number_of_threads_that_cannot_be(threads):
     with pytest.raises(InvalidArgument, match=rf"threads \(--threads\): wanted 0 to 256, got {threads}"):
