@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from quantkit.cli.app import group
+
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
@@ -26,6 +28,21 @@ def test_examples(page, monkeypatch, tmp_path):
 def test_links(page):
     for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_every_command_is_on_its_page():
+    page = (ROOT / "docs" / "cli.md").read_text()
+    listed = re.findall(r"^quantkit (\w+)", page.split("```")[1], re.MULTILINE)
+    assert sorted(listed) == sorted(group.commands)
+
+
+# The tables of docs/kernels.md are written by its benchmarks.
+COMPLETE = [page for page in [*PAGES, ROOT / "CHANGELOG.md"] if page.name != "kernels.md"]
+
+
+@pytest.mark.parametrize("page", COMPLETE, ids=lambda p: p.name)
+def test_no_page_holds_a_placeholder(page):
+    assert re.findall(r"^[A-Z]+(?:[-_][A-Z]+)+$", page.read_text(), re.MULTILINE) == []
 
 
 def test_the_readme_gives_two_commands():

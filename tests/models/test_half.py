@@ -32,9 +32,7 @@ def test_float64_becomes_float32(mode):
 @pytest.mark.parametrize("mode", ["static", "dynamic", "weight_only"])
 def test_a_constant_beyond_float32_keeps_float64(mode):
     scaled = helper.make_node("Mul", ["h", "huge"], ["y"])
-    with pytest.raises(
-        ModelError, match="nothing to quantize: MatMul node 'product': (computes in float64|tensor 'x' is not float32)"
-    ):
+    with pytest.raises(ModelError, match=r"nothing to quantize: .*'product': (computes in float64|tensor 'x')"):
         quantkit.quantize_model(double((scaled,), huge=np.float64(1e60)), calibration=FEEDS, mode=mode)
 
 
