@@ -58,8 +58,6 @@ uint32_t qk_isa_detected(void) {
     if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && ((a >> 4) & 1)) found |= BIT(QK_ISA_AVXVNNI);
     return found;
 }
-#elif defined(__aarch64__)
-uint32_t qk_isa_detected(void) { return BIT(QK_ISA_SCALAR) | BIT(QK_ISA_NEON); }
-#else
+#else /* no vector kernels of its own yet: the portable ones serve, and say so */
 uint32_t qk_isa_detected(void) { return BIT(QK_ISA_SCALAR); }
 #endif

@@ -5,6 +5,7 @@
 
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -95,12 +96,15 @@ static void reset_in_child(void) {
     pool.workers = 0;
 }
 
+/* When the module is loaded: a fork may come before the first job is over. */
+__attribute__((constructor)) static void prepare_for_fork(void) { pthread_atfork(NULL, NULL, reset_in_child); }
+
 static void start_workers(int wanted) {
-    static int prepared;
-    if (!prepared) {
-        pthread_atfork(NULL, NULL, reset_in_child);
-        prepared = 1;
-    }
+    sigset_t all, before;
+    if (pool.workers >= wanted) return;
+    /* Signals are for the application's own threads. */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     while (pool.workers < wanted) {
         pthread_t thread;
         pthread_attr_t attributes;
@@ -108,7 +112,7 @@ static void start_workers(int wanted) {
         pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
         const int failed = pthread_create(&thread, &attributes, worker, NULL);
         pthread_attr_destroy(&attributes);
-        if (failed) return; /* fewer helpers: the caller does more itself */
+        if (failed) break; /* fewer helpers: the caller does more itself */
 #ifdef __linux__
         char name[16];
         snprintf(name, sizeof name, "quantkit-%d", pool.workers);
@@ -116,6 +120,7 @@ static void start_workers(int wanted) {
 #endif
         pool.workers++;
     }
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
 void qk_parallel(qk_task_fn *fn, void *arg, int tasks, int threads) {
