@@ -1,7 +1,7 @@
 """The op table: for each ONNX operator, what quantization can do with it.
 
 One row an operator. Everything that depends on the operator alone is decided here and nowhere else: which inputs carry
-activations, which one is a weight and along which of its axes the output channels lie, and how the int8 form relates
+activations, which ones are weights and along which of their axes the output channels lie, and how the int8 form relates
 to the float one.
 """
 
@@ -33,31 +33,19 @@ class OpRow:
     kind : Kind
     data : tuple of int or None
         Positions of activation inputs; None = all inputs.
-    weight : int or None
-        Position of the weight.
-    bias : int or None
-        Position of the bias.
-    dynamic : bool
-        Has a form that quantizes its activations at run time.
-    qoperator : str
-        The operator of its QOperator form; empty = none.
     """
 
     kind: Kind
     data: tuple[int, ...] | None = (0,)
-    weight: int | None = None
-    bias: int | None = None
-    dynamic: bool = False
-    qoperator: str = ""
 
 
 _PASS = OpRow(Kind.PASS)
 
 TABLE: dict[str, OpRow] = {
-    "Conv": OpRow(Kind.WEIGHTED, weight=1, bias=2, dynamic=True, qoperator="QLinearConv"),
-    "ConvTranspose": OpRow(Kind.WEIGHTED, weight=1, bias=2),
-    "Gemm": OpRow(Kind.WEIGHTED, weight=1, bias=2, dynamic=True, qoperator="QLinearMatMul"),
-    "MatMul": OpRow(Kind.WEIGHTED, data=(0, 1), weight=1, dynamic=True, qoperator="QLinearMatMul"),
+    "Conv": OpRow(Kind.WEIGHTED),
+    "ConvTranspose": OpRow(Kind.WEIGHTED),
+    "Gemm": OpRow(Kind.WEIGHTED),
+    "MatMul": OpRow(Kind.WEIGHTED, data=(0, 1)),
     "Add": OpRow(Kind.ARITHMETIC, data=(0, 1)),
     "Mul": OpRow(Kind.ARITHMETIC, data=(0, 1)),
     "Div": OpRow(Kind.FACTOR, data=(0, 1)),

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from quantkit.errors import InvalidQParams, ModelError
 from quantkit.graph import all_tensors, read_proto
-from quantkit.jobs.quantized_ops import DYNAMIC_OPS, OPERAND_SCALES, WEIGHT_ONLY_OPS, Operand, is_qoperator
+from quantkit.graph.quantized_ops import DYNAMIC_OPS, OPERAND_SCALES, WEIGHT_ONLY_OPS, Operand, is_qoperator
 from quantkit.models.inputs import InputSpec
 from quantkit.models.sizes import external_files
 from quantkit.qparams import as_scale

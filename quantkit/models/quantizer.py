@@ -14,6 +14,7 @@ import onnx
 from quantkit.errors import CalibrationError, InvalidArgument, ModelError
 from quantkit.graph import Graph, Model, Node, load_model, raise_opset, save_model
 from quantkit.graph.io import ModelSource, model_bytes, stored_bytes
+from quantkit.graph.quantized_ops import is_quantized
 from quantkit.graph.spill import Spill
 from quantkit.models.account import Account
 from quantkit.models.agreement import Agreement, Thresholds
@@ -45,7 +46,6 @@ FORMATS = ("qdq", "qoperator")
 TARGETS = ("onnxruntime", "portable")
 # onnxruntime writes the graph that it executes with all weights, so a larger model is only loaded.
 _MAX_COUNTED_BYTES = 256 << 20
-_INT8_OPS = ("DequantizeLinear", "QLinearConv", "QLinearMatMul", "MatMulInteger", "ConvInteger")
 
 Seen = dict[Graph, Calibration]
 
@@ -352,7 +352,7 @@ class _Job:
 def _refuse_int8(model: Model) -> None:
     for graph in model.graph.walk():
         for node in graph.nodes:
-            if node.op_type in _INT8_OPS:
+            if is_quantized(node.op_type):
                 raise ModelError(f"{model.tensors.where}: is quantized already: it has the {node!r}")
 
 

@@ -139,9 +139,8 @@ class QdqWriter:
     def _read_constant(self, node: Node, name: str) -> str:
         values = self.graph.array(name)
         params = constant_qparams(values)
-        with np.errstate(over="ignore"):
-            codes = np.clip(np.rint(values.astype(np.float64) / params.scale) + params.zero_point, 0, 255)
-        stored = self.emit.constant(codes.astype(np.uint8), f"{name}_q")
+        codes = ops.quantize_linear(values.astype(np.float32), params.scale, params.zero_point)
+        stored = self.emit.constant(codes, f"{name}_q")
         return self.emit.dequantize(stored, self.emit.fresh(f"{name}_dq"), params, node)
 
     def give_codes(self, node: Node, made_by: Node) -> None:

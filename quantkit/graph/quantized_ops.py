@@ -33,7 +33,13 @@ OPERAND_SCALES: dict[str, tuple[Operand, ...]] = {
 }
 
 DYNAMIC_OPS = {"DynamicQuantizeLinear", "DynamicQuantizeMatMul", "DynamicQuantizeLSTM", "MatMulIntegerToFloat"}
+INTEGER_OPS = {"MatMulInteger", "ConvInteger"}
 WEIGHT_ONLY_OPS = {"MatMulNBits", "GatherBlockQuantized", "MatMulBnb4"}
+
+
+def is_quantized(op_type: str) -> bool:
+    """Whether a model with this operator has been quantized, whoever did it."""
+    return op_type in OPERAND_SCALES.keys() | DYNAMIC_OPS | INTEGER_OPS | WEIGHT_ONLY_OPS or is_qoperator(op_type)
 
 
 def is_qoperator(op_type: str) -> bool:
