@@ -29,7 +29,7 @@ setup(
         Extension(
             "quantkit._kernels._core",
             sources=[f"{HERE}/_core.pyx", *sorted(glob(f"{HERE}/csrc/*.c"))],
-            depends=sorted(glob(f"{HERE}/*.pxi") + glob(f"{HERE}/*.pxd") + glob(f"{HERE}/csrc/*.[hi]*")),
+            depends=sorted(glob(f"{HERE}/*.pxi") + glob(f"{HERE}/csrc/*.[hi]*")),
             include_dirs=[f"{HERE}/csrc"],
             extra_compile_args=COMPILE,
             extra_link_args=LINK,

@@ -23,8 +23,6 @@ typedef struct {
     int failed;
 } job;
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 static int64_t lines(int64_t bytes) { return (bytes + 127) / 64 * 64; }
 
 /* Whether pixels in their order are evenly spaced. */

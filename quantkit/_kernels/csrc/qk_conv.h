@@ -10,6 +10,9 @@
 
 #include "qk_matmul.h"
 
+static inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
 #define QK_SPATIAL 3 /* depth, height, width; what a convolution has fewer of are leading ones */
 
 typedef enum {

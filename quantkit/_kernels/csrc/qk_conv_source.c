@@ -4,8 +4,6 @@
 
 #include "qk_dispatch.h"
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 void qk_conv_part(const qk_conv_call *call, int64_t first, int64_t last, qk_conv_source *s) {
     int64_t from = first, to = last - 1, size = call->out[0] * call->out[1] * call->out[2];

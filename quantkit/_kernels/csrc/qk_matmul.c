@@ -56,7 +56,7 @@ typedef struct {
     int failed;
 } job;
 
-/* a' for rows [m, m + rows), contiguous: copied only where it is not already so. */
+/* A copy of a' for rows [m, m + rows), contiguous; for operands that are not so already. */
 static const uint8_t *prepared(const qk_matmul_call *call, int64_t m, int64_t rows, uint8_t *scratch) {
     const int64_t k = call->b->k;
     const uint8_t flip = call->flip_a ? 0x80 : 0;
