@@ -33,8 +33,8 @@ from model_feeds import feeds_for
 
 from quantkit import quantize_model
 from quantkit.jobs.inspect import inspect_model
-from quantkit.models.sizes import model_size
-from quantkit.models.verify import measure_latency, verify
+from quantkit.models.report.sizes import model_size
+from quantkit.models.verification.verify import measure_latency, verify
 
 TESTS = Path(__file__).resolve().parents[1] / "tests" / "models"
 PACKAGES = {"rapidocr_onnxruntime": "models", "silero_vad": "data"}

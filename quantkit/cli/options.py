@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quantkit.errors import InvalidArgument
-from quantkit.models.agreement import Thresholds
+from quantkit.models.verification.agreement import Thresholds
 
 if TYPE_CHECKING:
     from quantkit.images import Recipe
@@ -129,7 +129,7 @@ def make_recipe(preset: str, changes: dict[str, Any]) -> Recipe:
 
     if not preset.lower().endswith(".onnx"):
         return get_recipe(preset, **changes)
-    from quantkit.models.image_data import RECIPE_KEY, recipe_of
+    from quantkit.models.data.image_data import RECIPE_KEY, recipe_of
 
     found = recipe_of(preset)
     if found is None:

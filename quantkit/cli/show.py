@@ -10,8 +10,8 @@ import click
 from quantkit.cli.console import fail, on_terminal, say, say_json, show_table, standing
 from quantkit.errors import InvalidArgument, OutputError
 from quantkit.files import atomic_write, check_output
-from quantkit.models import report_text as text
-from quantkit.models.report import Report
+from quantkit.models.report import text
+from quantkit.models.report.report import Report
 
 
 def check_report(path: Path | None, *others: Path | None) -> None:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from quantkit.models.agreement import Thresholds
-from quantkit.models.data import FeedSource, open_data
-from quantkit.models.image_data import recipe_of
+from quantkit.models.data.feeds import FeedSource, open_data
+from quantkit.models.data.image_data import recipe_of
 from quantkit.models.progress import Progress
-from quantkit.models.report import Report, versions
+from quantkit.models.report.report import Report, versions
+from quantkit.models.report.sizes import model_size
 from quantkit.models.runtime import ModelSource, check_threads, describe_model, open_session
-from quantkit.models.sizes import model_size
-from quantkit.models.verify import measure_latency, verify
+from quantkit.models.verification.agreement import Thresholds
+from quantkit.models.verification.verify import measure_latency, verify
 
 __all__ = ["compare_models"]
 
@@ -35,7 +35,7 @@ def compare_models(
     Parameters
     ----------
     float_model, int8_model : path, bytes or ModelProto
-    data : whatever `quantkit.models.data.open_data` takes
+    data : whatever `quantkit.models.data.feeds.open_data` takes
     preset : str or Recipe, optional
         How to prepare images; by default what the metadata of either model says.
     limit : int, optional

@@ -21,8 +21,8 @@ from quantkit.images.decode import MAX_PIXELS, shown
 from quantkit.images.listing import Listing
 from quantkit.images.presets import PRESETS, get_recipe
 from quantkit.jobs.predictions import FORMATS, Row, open_writer
-from quantkit.models.image_data import RECIPE_KEY, recipe_of
-from quantkit.models.image_input import ImageInput, sized_recipe
+from quantkit.models.data.image_data import RECIPE_KEY, recipe_of
+from quantkit.models.data.image_input import ImageInput, sized_recipe
 from quantkit.models.runtime import ModelSource, Session, describe_model, open_session
 from quantkit.parallel import ordered_map
 

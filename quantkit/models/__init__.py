@@ -1,1 +1,5 @@
-"""The quantizer: a float ONNX model in, a measured int8 model out. One file a stage."""
+"""The quantizer: a float ONNX model in, a measured int8 model out.
+
+`quantizer` calls the stages in their order: `passes` prepares, `calibration` observes, `planning` decides, `forms`
+writes, `refinement` tries, `verification` measures, `report` tells. `data` feeds them.
+"""

@@ -16,29 +16,29 @@ from quantkit.graph import Graph, Model, Node, load_model, raise_opset, save_mod
 from quantkit.graph.io import ModelSource, model_bytes, stored_bytes
 from quantkit.graph.quantized_ops import is_quantized
 from quantkit.graph.spill import Spill
-from quantkit.models.account import Account
-from quantkit.models.agreement import Agreement, Thresholds
-from quantkit.models.calibrate import Wanted, calibrate
-from quantkit.models.channel_groups import channel_views, find_groups
-from quantkit.models.check import check_model, check_target, checks_passed
-from quantkit.models.data import FeedSource, open_data
-from quantkit.models.decisions import Plan
-from quantkit.models.execution import execution
-from quantkit.models.forms import quantize_dynamic, quantize_weights_only
-from quantkit.models.half import has_half, weights_in_double, widen
-from quantkit.models.image_data import RECIPE_KEY, recipe_of
-from quantkit.models.inputs import InputSpec
-from quantkit.models.plan import observed_tensors
-from quantkit.models.prepare import prepare
+from quantkit.models.calibration.calibrate import Wanted, calibrate
+from quantkit.models.calibration.statistics import Calibration
+from quantkit.models.data.feeds import FeedSource, open_data
+from quantkit.models.data.image_data import RECIPE_KEY, recipe_of
+from quantkit.models.data.inputs import InputSpec
+from quantkit.models.forms.rewrite import quantize_dynamic, quantize_weights_only
+from quantkit.models.forms.saturation import find_saturation
+from quantkit.models.passes.channel_groups import channel_views, find_groups
+from quantkit.models.passes.half import has_half, weights_in_double, widen
+from quantkit.models.passes.prepare import prepare
+from quantkit.models.planning.decisions import Plan
+from quantkit.models.planning.plan import observed_tensors
+from quantkit.models.planning.selection import match_excluded
 from quantkit.models.progress import Progress
-from quantkit.models.refine import Refiner
-from quantkit.models.report import QuantizationResult, Report, TensorRange, versions
+from quantkit.models.refinement.refine import Refiner
+from quantkit.models.report.account import Account
+from quantkit.models.report.report import QuantizationResult, Report, TensorRange, versions
+from quantkit.models.report.sizes import model_size
 from quantkit.models.runtime import Session, check_threads, describe_model, open_session
-from quantkit.models.saturation import find_saturation
-from quantkit.models.selection import match_excluded
-from quantkit.models.sizes import model_size
-from quantkit.models.statistics import Calibration
-from quantkit.models.verify import check_class_axis, measure_latency, verify
+from quantkit.models.verification.agreement import Agreement, Thresholds
+from quantkit.models.verification.check import check_model, check_target, checks_passed
+from quantkit.models.verification.execution import execution
+from quantkit.models.verification.verify import check_class_axis, measure_latency, verify
 from quantkit.qparams import QParams
 
 MODES = ("static", "dynamic", "weight_only")
@@ -101,7 +101,7 @@ def quantize_model(
     seed : int
         Chooses the samples that are held out.
     refine : bool
-        Static only: try a few ways and keep the one whose outputs agree best with the float model; see `refine.py`.
+        Static only: try a few ways and keep the one whose outputs agree best with the float model; see `refinement`.
     allow_slower : bool
         By default a model that onnxruntime would run slower than the float one gives back the nodes that lose; see
         `speed.py`. That decision rests on a measurement, so a model near the limit may come out differently on

@@ -12,7 +12,7 @@ import numpy as np
 from quantkit.cpu import usable_cpus
 from quantkit.errors import InvalidArgument, ModelError
 from quantkit.files import file_problem
-from quantkit.models.inputs import Feed, InputSpec
+from quantkit.models.data.inputs import Feed, InputSpec
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -9,8 +9,8 @@ import pytest
 
 from quantkit import cli
 from quantkit.errors import OutputError
-from quantkit.models.agreement import Agreement, OutputAgreement, Thresholds
-from quantkit.models.report import QuantizationResult, Report
+from quantkit.models.report.report import QuantizationResult, Report
+from quantkit.models.verification.agreement import Agreement, OutputAgreement, Thresholds
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from small_models import linear
 
 from quantkit.errors import CalibrationError, ModelError
 from quantkit.jobs.compare import compare_models
-from quantkit.models.agreement import Thresholds
+from quantkit.models.verification.agreement import Thresholds
 
 WEIGHT = np.random.default_rng(0).normal(size=(4, 3)).astype(np.float32)
 ROWS = np.random.default_rng(1).normal(size=(20, 1, 4)).astype(np.float32)

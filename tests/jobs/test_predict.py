@@ -12,7 +12,7 @@ from small_models import model
 import quantkit as qk
 from quantkit.errors import FormatError, InvalidArgument, ModelError, OutputError
 from quantkit.images import get_recipe, read_codes, read_values
-from quantkit.models.image_data import recipe_of
+from quantkit.models.data.image_data import recipe_of
 
 MODEL = DIGITS / "digits.onnx"
 UNIT = get_recipe("unit", resize="squash", size=4)

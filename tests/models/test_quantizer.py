@@ -12,11 +12,11 @@ from onnx import helper, numpy_helper
 import quantkit
 from quantkit.errors import CalibrationError, InvalidArgument, ModelError, OutputError
 from quantkit.graph import load_model
-from quantkit.models.calibrate import Wanted, calibrate
-from quantkit.models.channel_groups import channel_views, find_groups
-from quantkit.models.plan import observed_tensors
-from quantkit.models.prepare import prepare
-from quantkit.models.refine import Refiner
+from quantkit.models.calibration.calibrate import Wanted, calibrate
+from quantkit.models.passes.channel_groups import channel_views, find_groups
+from quantkit.models.passes.prepare import prepare
+from quantkit.models.planning.plan import observed_tensors
+from quantkit.models.refinement.refine import Refiner
 
 BUILT = {name: make() for name, make in MODELS.items()}
 

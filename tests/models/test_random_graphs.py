@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from random_graphs import STEPS, build
 from test_quantizer import compare, quantize
 
-from quantkit.models.refine import Refiner
+from quantkit.models.refinement.refine import Refiner
 
 FORMS = {
     "static": {},

@@ -1,0 +1,1 @@
+"""From decisions to a model: one file a form, and what the forms share."""

@@ -1,0 +1,172 @@
+"""From decisions to a rewritten model: static, dynamic and weight-only, every graph of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from quantkit.graph import Graph, Model, Node
+from quantkit.graph.fold import tidy
+from quantkit.graph.op_table import WEIGHT_OPS, weight_inputs
+from quantkit.models.calibration.statistics import Calibration
+from quantkit.models.forms.dynamic import DynamicWriter, dynamic_problem
+from quantkit.models.forms.qdq import rewrite_qdq
+from quantkit.models.forms.qoperator import rewrite_qoperator
+from quantkit.models.forms.weight_only import WeightOnlyWriter, weight_problem
+from quantkit.models.passes.bias import merge_bias, split_all
+from quantkit.models.passes.channel_groups import find_groups
+from quantkit.models.passes.equalize import equalize
+from quantkit.models.planning.decisions import NodePlan, Plan
+from quantkit.models.planning.plan import Planner
+
+Decisions = dict[Node, NodePlan]
+_AT_RUN_TIME = "activations quantized at run time"
+
+# Dequantizing a weight costs onnxruntime about as much as this many of its multiply-accumulates, so a weight must be
+# used at ten times as many positions before storing it in int8 costs next to nothing.
+_POSITIONS_THAT_PAY = 2048
+
+
+def quantize_static(
+    model: Model,
+    seen: Mapping[Graph, Calibration],
+    excluded: Mapping[Node, str],
+    form: str,
+    target: str,
+    *,
+    equalized: bool = True,
+    within_pairs: bool = False,
+) -> tuple[Decisions, dict[Graph, Plan]]:
+    """Rewrite `model` in static form; weights that cannot be used in int8 are at least stored so where that is free.
+
+    Parameters
+    ----------
+    seen : mapping of Graph to Calibration
+        Carried along where channels are equalized.
+    excluded : mapping of Node to str
+        Nodes to leave float, and why.
+    form : {"qdq", "qoperator"}
+    target : {"onnxruntime", "portable"}
+    equalized : bool
+        Whether channels of an activation are given like ranges first.
+    within_pairs : bool
+        Keep everything exact on CPUs without VNNI; see `saturation.py`.
+
+    Returns
+    -------
+    decisions : dict of Node to NodePlan
+    plans : dict of Graph to Plan
+    """
+    decisions: Decisions = {}
+    plans: dict[Graph, Plan] = {}
+    for graph in list(model.graph.walk()):
+        calibration = seen[graph]
+        if equalized:
+            equalize(graph, find_groups(graph, set(excluded)), calibration)
+        merged = merge_bias(graph, set(excluded))
+        plan = plans[graph] = Planner(graph, calibration, excluded, within_pairs=within_pairs).make()
+        never_run = graph.parent is not None and not calibration.batches
+        if never_run:
+            plan.nodes.update({n: NodePlan("float", "its branch was never taken in calibration") for n in graph.nodes})
+        dynamic = DynamicWriter(graph, within_pairs=within_pairs)
+        _store_remaining(graph, plan.nodes, excluded, target, None if never_run else calibration, dynamic)
+        rewrite_qdq(graph, plan, calibration, within_pairs=within_pairs)
+        for add, product in merged.items():
+            plan.nodes[add] = NodePlan(plan.nodes[product].decision, f"bias of {product!r}")
+        decisions |= plan.nodes
+        if form == "qoperator":
+            rewrite_qoperator(graph)
+    tidy(model)
+    return decisions, plans
+
+
+def _store_remaining(
+    graph: Graph,
+    decisions: Decisions,
+    excluded: Mapping[Node, str],
+    target: str,
+    calibration: Calibration | None,
+    dynamic: DynamicWriter,
+) -> None:
+    """Give float nodes int8 weights where dequantizing them costs next to nothing."""
+    writer = WeightOnlyWriter(graph)
+    for node in graph.sorted_nodes():
+        if not weight_inputs(node) or node in excluded or decisions[node].decision != "float":
+            continue
+        reason = decisions[node].reason
+        if node.is_op("LSTM", "GRU", "RNN"):
+            problem = dynamic_problem(graph, node, target)
+            if problem is None:
+                dynamic.write(node)
+            decisions[node] = NodePlan("float" if problem else "dynamic", problem or _AT_RUN_TIME)
+            continue
+        problem = weight_problem(graph, node)
+        if node.is_op("Gather"):
+            if problem is None:
+                writer.write(node)
+            decisions[node] = NodePlan("float" if problem else "weight_only", problem or "gathers int8 rows")
+        elif problem is None and _is_free(graph, node, calibration):
+            writer.write(node)
+            decisions[node] = NodePlan("weight_only", reason)
+        elif problem is None:
+            decisions[node] = NodePlan("float", f"{reason}; dequantizing its weight at each run would be slower")
+
+
+def _is_free(graph: Graph, node: Node, calibration: Calibration | None) -> bool:
+    if node.is_op("MatMul", "Gemm"):
+        return True
+    if calibration is None:
+        return True  # a branch that is never taken costs no time, only bytes
+    shape = calibration[node.inputs[0]].shape
+    positions = 1
+    for length in shape[2:]:
+        positions *= length
+    return bool(shape) and positions * max(1, shape[0]) >= _POSITIONS_THAT_PAY
+
+
+def quantize_weights_only(model: Model, excluded: Mapping[Node, str]) -> Decisions:
+    """Rewrite `model` so that every weight that can be is stored in int8 and dequantized before use."""
+    return _each_graph(model, excluded, None)
+
+
+def quantize_dynamic(
+    model: Model, excluded: Mapping[Node, str], target: str, *, within_pairs: bool = False
+) -> Decisions:
+    """Rewrite `model` in dynamic form; weights without such a form are stored in int8."""
+    return _each_graph(model, excluded, target, within_pairs)
+
+
+def _each_graph(
+    model: Model, excluded: Mapping[Node, str], dynamic_target: str | None, within_pairs: bool = False
+) -> Decisions:
+    decisions: Decisions = {}
+    for graph in list(model.graph.walk()):
+        merged = merge_bias(graph, set(excluded))
+        weights, dynamic = WeightOnlyWriter(graph), DynamicWriter(graph, within_pairs=within_pairs)
+        for node in graph.sorted_nodes():
+            found = _verdict(graph, node, excluded, dynamic_target)
+            decisions[node] = found
+            if found.decision == "dynamic":
+                dynamic.write(node)
+            elif found.decision == "weight_only":
+                weights.write(node)
+        for add, product in merged.items():
+            decisions[add] = NodePlan(decisions[product].decision, f"bias of {product!r}")
+        split_all(graph)
+    tidy(model)
+    return decisions
+
+
+def _verdict(graph: Graph, node: Node, excluded: Mapping[Node, str], dynamic_target: str | None) -> NodePlan:
+    if node in excluded:
+        return NodePlan("float", excluded[node])
+    if node.op_type not in WEIGHT_OPS or not any(graph.is_constant(node.input(p)) for p in weight_inputs(node)):
+        return NodePlan("float", f"{node.op_type} is computed in float")
+    problem = weight_problem(graph, node)
+    if problem is not None:
+        return NodePlan("float", problem)
+    if dynamic_target is None:
+        return NodePlan("weight_only", "int8 weight, float arithmetic")
+    problem = dynamic_problem(graph, node, dynamic_target)
+    if problem is None:
+        return NodePlan("dynamic", _AT_RUN_TIME)
+    return NodePlan("weight_only", problem)

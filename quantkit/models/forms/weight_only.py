@@ -1,0 +1,97 @@
+"""Weights in int8, arithmetic in float: the weight is dequantized in front of the node that reads it.
+
+onnxruntime turns a MatMul over a DequantizeLinear into one that reads int8 (MatMulNBits), so a Gemm is written as a
+MatMul and an Add. Any other node dequantizes its weight each time it runs; whether that pays is up to the caller.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from onnx import TensorProto
+
+from quantkit.graph import FLOAT_TYPES, Graph, Node, element_type
+from quantkit.graph.op_table import weight_axis, weight_inputs
+from quantkit.models.forms.embedding import gather_problem, write_gather
+from quantkit.models.forms.emit import Emitter
+from quantkit.models.forms.weights import Array, QuantizedWeight, all_finite, quantize_weight
+from quantkit.models.passes.bias import split_bias
+from quantkit.models.planning.decisions import IN_DOUBLE
+
+SUPPORTED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN")
+
+
+def weight_problem(graph: Graph, node: Node) -> str | None:
+    """Return why no weight of `node` can be stored in int8, or None."""
+    if node.is_op("Gather"):
+        return gather_problem(graph, node)
+    if not node.is_op(*SUPPORTED):
+        return f"{node.op_type} has no weight-only form"
+    positions = weight_positions(graph, node)
+    if not positions:
+        return "its weight is no constant"
+    for position in positions:
+        name = node.inputs[position]
+        if element_type(graph, name) not in FLOAT_TYPES:
+            return f"its weight {name!r} is not floating point"
+        if element_type(graph, name) == TensorProto.DOUBLE:
+            return IN_DOUBLE
+        values = graph.array(name)
+        if values.ndim < 2 or not values.size:
+            return f"its weight {name!r} of shape {values.shape} is {'no matrix' if values.size else 'empty'}"
+        if not all_finite(values):
+            return f"its weight {name!r} holds NaN or infinite values"
+    return None
+
+
+def weight_positions(graph: Graph, node: Node) -> list[int]:
+    """Return the positions of the constant weights of `node`; of a product, the second operand's alone if it is one."""
+    found = [p for p in weight_inputs(node) if graph.is_constant(node.input(p))]
+    return found[-1:] if node.is_op("MatMul", "Gemm") else found
+
+
+def is_plain_gemm(graph: Graph, node: Node) -> bool:
+    """Whether a Gemm is a MatMul with a constant row added."""
+    if not node.is_op("Gemm") or node.get("transA", 0) or not graph.is_constant(node.inputs[1]):
+        return False
+    if node.get("alpha", 1.0) != 1.0 or node.get("beta", 1.0) != 1.0:
+        return False
+    shape = graph.shape_of_constant(node.input(2)) if node.input(2) else ()
+    return shape is not None and len(shape) <= 1
+
+
+class WeightOnlyWriter:
+    """Rewrites nodes of one graph; a weight that several nodes read the same way is stored once."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.emit = Emitter(graph)
+        self._stored: dict[tuple[str, int | None, bool], str] = {}
+
+    def write(self, node: Node) -> None:
+        """Store the weight of `node`, which has no `weight_problem`, in int8."""
+        graph = self.graph
+        if node.is_op("Gather"):
+            write_gather(graph, node, self.emit)
+            return
+        inputs = list(node.inputs)
+        turned = is_plain_gemm(graph, node) and bool(node.get("transB", 0))
+        positions = weight_positions(graph, node)
+        if is_plain_gemm(graph, node):
+            node.op_type = "MatMul"
+            node.attributes.clear()
+        for position in positions:
+            name = node.inputs[position]
+            axis = weight_axis(node, position, len(graph.shape_of_constant(name) or ()))
+            key = (name, axis, turned)
+            if key not in self._stored:
+                values = graph.array(name)
+                self._stored[key] = self._store(node, name, values.T if turned else values, axis)
+            inputs[position] = self._stored[key]
+        graph.set_inputs(node, inputs)
+        if node.is_op("MatMul"):
+            split_bias(graph, node)
+
+    def _store(self, node: Node, name: str, values: Array, axis: int | None) -> str:
+        found: QuantizedWeight = quantize_weight(values, axis)
+        codes = self.emit.constant(np.ascontiguousarray(found.codes), f"{name}_q")
+        return self.emit.dequantize(codes, self.emit.fresh(f"{name}_dq"), found.qparams, node, np.int8)

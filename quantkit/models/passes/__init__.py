@@ -1,0 +1,1 @@
+"""Exact rewrites of the float model: what it computes stays. One file a pass; `prepare` runs them in order."""

@@ -1,0 +1,1 @@
+"""What becomes of every node, and why."""

@@ -1,0 +1,1 @@
+"""Candidates measured beside the float model: which agrees best, and which is not slower."""

@@ -1,0 +1,303 @@
+"""Refine: try a few ways to quantize, and keep the one whose outputs agree best with the float model.
+
+No rule about ranges or channels is best for every model, and the error of one layer says little about the error of the
+outputs; so the outputs themselves decide, on samples of the calibration set. Equalization is tried with and without.
+Where the best still falls short, the blocks of the model that cost the outputs most are left float, as long as most of
+the weights and of the arithmetic stay int8.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice, pairwise
+from typing import Any
+
+import numpy as np
+
+from quantkit.errors import ModelError
+from quantkit.graph import Graph, Model, Node
+from quantkit.graph.io import tensor_bytes
+from quantkit.models.calibration.statistics import Calibration
+from quantkit.models.data.inputs import Feed
+from quantkit.models.forms.rewrite import quantize_static
+from quantkit.models.planning.decisions import Plan
+from quantkit.models.refinement.speed import SLACK, Costs, assignments, attribute, border_cost, is_slower, losses
+from quantkit.models.report.account import Account
+from quantkit.models.report.report import BlockCost, NodeRecord, Report
+from quantkit.models.runtime import Session, open_session
+from quantkit.models.verification.agreement import SQNR_LIMIT
+from quantkit.models.verification.execution import node_times
+from quantkit.models.verification.latency import Latency, best_clock, interleave
+
+# Noise over signal of the worst output that is good enough: 22 dB on these few samples, so that others keep 20.
+_GOOD = 10**-2.2
+_PROBES = 8
+_PROBE_BYTES = 64 << 20
+# Beyond this a model is not built again and again.
+_MAX_BYTES = 256 << 20
+# Beyond this its blocks are not tried one by one: by size and not by time, so that results do not vary.
+_MAX_BLOCK_BYTES = 64 << 20
+_BLOCKS = 10
+_LEAST_WEIGHT_SHARE = 0.75
+_LEAST_MAC_SHARE = 0.6
+_WORTH = 0.9  # a block must lower the noise to this
+_TIMING_SECONDS = 0.6
+# Shares of the weights to keep in int8, tried in this order until the model is faster than float.
+_WEIGHT_SHARES = (0.97, 0.9, _LEAST_WEIGHT_SHARE)
+_SLOWER = "left float: int8 measured slower here"
+
+Seen = Mapping[Graph, Calibration]
+
+
+@dataclass
+class Candidate:
+    """One way to quantize a model, done.
+
+    Attributes
+    ----------
+    model : Model
+    records : list of NodeRecord
+    plans : list of (Plan, Calibration)
+    noise : float
+        Noise over signal of the worst output; inf where the model does not run.
+    label : str
+    equalized : bool
+    left_float : dict of int to str
+        Nodes left float, by position, and why.
+    """
+
+    model: Model
+    records: list[NodeRecord]
+    plans: list[tuple[Plan, Calibration]]
+    noise: float = np.inf
+    label: str = ""
+    equalized: bool = True
+    left_float: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def shares(self) -> tuple[float, float]:
+        """Shares of weight elements and of multiply-accumulates in int8."""
+        report = Report(nodes=self.records)
+        weights, macs = report.int8_weight_share, report.int8_mac_share
+        return (1.0 if weights is None else weights), (1.0 if macs is None else macs)
+
+
+class Refiner:
+    """Makes candidates from one prepared and calibrated model, which stays as it is."""
+
+    def __init__(
+        self,
+        model: Model,
+        seen: Seen,
+        excluded: Mapping[Node, str],
+        form: str,
+        target: str,
+        *,
+        within_pairs: bool = False,
+    ) -> None:
+        self._within_pairs = within_pairs
+        self._proto, self._tensors, self._form, self._target = model.to_proto(), model.tensors, form, target
+        graphs = _graphs(model)
+        self._seen = [seen[graph] for graph in graphs]
+        nodes = [node for graph in graphs for node in graph.sorted_nodes()]
+        self._excluded = {i: excluded[node] for i, node in enumerate(nodes) if node in excluded}
+        self.count = len(nodes)
+        self._float: Session | None = None
+        self._probes: list[tuple[Feed, list[Any]]] = []
+        self._names = [node.name or next((n for n in node.outputs if n), "") for node in nodes]
+        self.blocks: list[BlockCost] = []
+
+    def make(self, *, equalized: bool, left_float: Mapping[int, str] | None = None) -> Candidate:
+        """Quantize a copy of the model; nodes `left_float`, by position, stay float for the reasons given."""
+        model = Model(self._proto, self._tensors)
+        graphs = _graphs(model)
+        seen = {graph: copy.deepcopy(found) for graph, found in zip(graphs, self._seen, strict=True)}
+        nodes = [node for graph in graphs for node in graph.sorted_nodes()]
+        excluded = {nodes[i]: entry for i, entry in self._excluded.items()}
+        left = dict(left_float or {})
+        excluded |= {nodes[i]: reason for i, reason in left.items() if i not in self._excluded}
+        account = Account(model, seen)
+        decisions, plans = quantize_static(
+            model,
+            seen,
+            excluded,
+            self._form,
+            self._target,
+            equalized=equalized,
+            within_pairs=self._within_pairs,
+        )
+        found = [(plan, seen[graph]) for graph, plan in plans.items()]
+        return Candidate(model, account.records(decisions), found, equalized=equalized, left_float=left)
+
+    def best(self, float_model: Any, feeds: Iterable[Feed], tell: Callable[[int, int], None]) -> Candidate:
+        """Return the best candidate, judged on the first few of `feeds`."""
+        first = self.make(equalized=True)
+        first.label = "channels equalized"
+        if tensor_bytes(self._proto) > _MAX_BYTES:
+            return first
+        self._take_probes(float_model, feeds)
+        plain = self.make(equalized=False)
+        plain.label = "channels as they are"
+        for candidate in (first, plain):
+            self._measure(candidate)
+        best = min(first, plain, key=lambda c: c.noise)
+        small = tensor_bytes(self._proto) <= _MAX_BLOCK_BYTES
+        if small and best.noise > _GOOD and np.isfinite(best.noise):
+            best = self._leave_blocks_float(best, tell)
+        return best
+
+    def _take_probes(self, float_model: Any, feeds: Iterable[Feed]) -> None:
+        session = open_session(float_model, "the float model")
+        size = 0
+        for feed in islice(feeds, _PROBES):
+            self._probes.append((feed, session.run(feed)))
+            size += sum(np.asarray(value).nbytes for value in feed.values())
+            if size > _PROBE_BYTES:
+                break
+
+    def _measure(self, candidate: Candidate) -> None:
+        try:
+            session = open_session(candidate.model.to_proto(), "a candidate", tensors=self._tensors)
+            results = [session.run({spec.name: feed[spec.name] for spec in session.inputs}) for feed, _ in self._probes]
+        except ModelError:
+            return
+        candidate.noise = _worst_noise([expected for _, expected in self._probes], results)
+
+    def faster(self, float_model: Any, base: Candidate, warnings: list[str]) -> Candidate:
+        """Return `base`, or where it is slower than float, one that gives back to float what int8 made slower."""
+        if tensor_bytes(self._proto) > _MAX_BYTES or not self._probes:
+            return base
+        feed = self._probes[0][0]
+        session = open_session(float_model, "the float model", threads=1)
+        latency = self._time(session, base, feed)
+        if latency is None or not is_slower(latency):
+            return base
+        costs, describe = self._costs(base, feed, latency)
+        best, least = base, latency.int8_ms / latency.float_ms
+        for chosen in assignments(costs, _WEIGHT_SHARES):
+            left = {int(i): _SLOWER for i in np.flatnonzero(~chosen)} | base.left_float
+            found = self.make(equalized=base.equalized, left_float=left)
+            found.label = f"{base.label}, float where int8 measured slower"
+            if not any(record.decision in ("static", "dynamic", "weight_only") for record in found.records):
+                continue
+            self._measure(found)
+            timed = self._time(session, found, feed) if found.noise <= max(_GOOD, base.noise * 1.5) else None
+            if timed is None or timed.int8_ms / timed.float_ms >= least:
+                continue
+            best, least = found, timed.int8_ms / timed.float_ms
+            if timed.speedup > 1 + timed.spread:
+                break
+        if least > 1 + SLACK:
+            warnings.append(
+                f"slower than float in onnxruntime on one thread ({least:.2f}x the time); int8 loses most at "
+                f"{losses(costs, describe)}: exclude them, or keep this model float"
+            )
+        return best
+
+    def _time(self, session: Session, candidate: Candidate, feed: Feed) -> Latency | None:
+        try:
+            other = open_session(candidate.model.to_proto(), "a candidate", threads=1, tensors=self._tensors)
+            given = {spec.name: feed[spec.name] for spec in other.inputs}
+            return interleave(
+                lambda: session.run(feed), lambda: other.run(given), budget=_TIMING_SECONDS, clock=best_clock(1)
+            )
+        except ModelError:
+            return None
+
+    def _costs(self, base: Candidate, feed: Feed, latency: Latency) -> tuple[Costs, Callable[[int], str]]:
+        model = Model(self._proto, self._tensors)
+        graphs = _graphs(model)
+        nodes = [node for graph in graphs for node in graph.sorted_nodes()]
+        places: dict[str, int] = {}
+        last: dict[str, int] = {}
+        for i, node in enumerate(nodes):
+            for name in (node.name, *node.outputs):
+                if name:
+                    places.setdefault(name, i)
+            last.update(dict.fromkeys(node.inputs, i))
+        runs = int(min(20, max(3, 1000 * _TIMING_SECONDS / (latency.float_ms + latency.int8_ms))))
+        both = []
+        for proto, milliseconds in ((self._proto, latency.float_ms), (base.model.to_proto(), latency.int8_ms)):
+            times = node_times(proto, feed, runs, tensors=self._tensors)
+            extra = sum(item.microseconds for item in times) - 1e3 * milliseconds
+            both.append(attribute(times, places, len(nodes), max(0.0, extra / max(1, len(times)))))
+        borders = np.zeros(len(nodes))
+        for seen in self._seen:
+            for name, stats in seen.tensors.items():
+                start, end = places.get(name, -1), last.get(name, -1)
+                borders[start + 1 : end + 1] += border_cost(stats.elements)
+        account = Account(model, None)
+        weights = {id(row[0]): row[3] for row in account.rows}
+        weight = np.array([float(weights[id(node)]) for node in nodes])
+        return Costs(both[0], both[1], borders, weight), lambda i: f"{nodes[i].op_type} {nodes[i].name!r}"
+
+    def _leave_blocks_float(self, base: Candidate, tell: Callable[[int, int], None]) -> Candidate:
+        """Leave those blocks float that lower the noise most, best first."""
+        edges = np.linspace(0, self.count, _BLOCKS + 1).astype(int)
+        blocks = [range(a, b) for a, b in pairwise(edges) if b > a]
+        reason = "left float: rounding here cost the outputs most"
+        singles: list[tuple[float, int]] = []
+        costs: list[tuple[float, int]] = []
+        for i, block in enumerate(blocks):
+            tell(i, len(blocks))
+            found = self.make(equalized=base.equalized, left_float=dict.fromkeys(block, reason))
+            self._measure(found)
+            costs.append((found.noise, i))
+            if _within(found):
+                singles.append((found.noise, i))
+        best, chosen = base, set[int]()
+        for noise, i in sorted(singles):
+            if best.noise <= _GOOD or noise > _WORTH * base.noise:
+                break
+            trial = chosen | {i}
+            left = {n: reason for b in sorted(trial) for n in blocks[b]}
+            found = self.make(equalized=base.equalized, left_float=left)
+            if not _within(found):
+                continue
+            self._measure(found)
+            if found.noise <= _WORTH * best.noise:
+                best, chosen = found, trial
+                best.label = f"{base.label}, {len(trial)} of {len(blocks)} blocks float"
+        for noise, i in sorted(costs):
+            if noise < base.noise:
+                first, last = self._names[blocks[i][0]], self._names[blocks[i][-1]]
+                cost = BlockCost(first, last, len(blocks[i]), _decibels(noise), _decibels(base.noise), i in chosen)
+                self.blocks.append(cost)
+        return best
+
+
+def _decibels(noise: float) -> float:
+    return float(min(SQNR_LIMIT, -10 * np.log10(max(noise, 1e-30))))
+
+
+def _within(candidate: Candidate) -> bool:
+    weights, macs = candidate.shares
+    return weights >= _LEAST_WEIGHT_SHARE and macs >= _LEAST_MAC_SHARE
+
+
+def _graphs(model: Model) -> list[Graph]:
+    """Return the graphs of a model in an order that survives writing and reading it."""
+    found = [model.graph]
+    for graph in found:
+        found.extend(body for node in graph.sorted_nodes() for body in node.bodies.values())
+    return found
+
+
+def _worst_noise(expected: list[list[Any]], got: list[list[Any]]) -> float:
+    """Return noise over signal of the worst float output, over all runs."""
+    worst = 0.0
+    for i in range(len(expected[0]) if expected else 0):
+        noise = signal = 0.0
+        for a, b in zip(expected, got, strict=True):
+            x, y = np.asarray(a[i]), np.asarray(b[i])
+            if x.dtype.kind != "f" or x.shape != y.shape:
+                continue
+            x, y = x.astype(np.float64), y.astype(np.float64)
+            finite = np.isfinite(x)
+            signal += float(np.sum(x[finite] ** 2))
+            noise += float(np.sum(np.nan_to_num(x - y, nan=np.inf, posinf=np.inf)[finite] ** 2))
+        if signal:
+            worst = max(worst, noise / signal)
+    return worst
