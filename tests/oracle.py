@@ -142,6 +142,32 @@ def conv_integer(x, w, x_zero_point=0, w_zero_point=0, strides=None, pads=None, 
     return y.reshape(images, outputs, *size).astype(np.int32)
 
 
+def conv_transpose_integer(
+    x, w, x_zero_point=0, w_zero_point=0, strides=None, pads=None, dilations=None, group=1, output_padding=None
+):
+    """Each input pixel adds its products with every tap, modulo 2^32; pads are cut off, output_padding is added."""
+    dims = x.ndim - 2
+    strides, dilations, pads = strides or (1,) * dims, dilations or (1,) * dims, pads or (0,) * (2 * dims)
+    images, channels, size = x.shape[0], x.shape[1], x.shape[2:]
+    outputs, kernel = w.shape[1] * group, w.shape[2:]
+    zeros = np.broadcast_to(np.asarray(w_zero_point, np.int64), outputs).reshape(group, 1, -1, *[1] * dims)
+    w = w.astype(np.int64).reshape(group, channels // group, -1, *kernel) - zeros
+    x = (x.astype(np.int64) - x_zero_point).reshape(images, group, channels // group, *size)
+    whole = [
+        (n - 1) * s + (k - 1) * d + 1 + more
+        for n, s, k, d, more in zip(size, strides, kernel, dilations, output_padding or (0,) * dims, strict=True)
+    ]
+    y = np.zeros((images, group, outputs // group, *whole), np.int64)
+    for tap in np.ndindex(*kernel):
+        part = tuple(
+            slice(t * d, t * d + (n - 1) * s + 1, s) for t, d, n, s in zip(tap, dilations, size, strides, strict=True)
+        )
+        y[(..., *part)] += np.einsum("ngc...,gcm->ngm...", x, w[(..., *tap)])
+    y = y.reshape(images, outputs, *whole)
+    y = y[(..., *(slice(b, n - e) for b, e, n in zip(pads[:dims], pads[dims:], whole, strict=True)))]
+    return y.astype(np.int32)
+
+
 def lookup(q, table):
     """The table's entry for the byte of each code."""
     return np.asarray(table)[np.asarray(q).view(np.uint8)]

@@ -2,6 +2,7 @@
 
 from quantkit.ops._conv_weights import pack_conv
 from quantkit.ops.conv import conv_integer, qlinear_conv
+from quantkit.ops.conv_transpose import conv_transpose_integer, pack_conv_transpose, qlinear_conv_transpose
 from quantkit.ops.copy import copy
 from quantkit.ops.lookup import lookup, requantize
 from quantkit.ops.matmul import matmul_integer, matmul_integer_to_float, pack_matmul, qlinear_matmul
@@ -10,6 +11,7 @@ from quantkit.ops.statistics import finite_range, histogram
 
 __all__ = [
     "conv_integer",
+    "conv_transpose_integer",
     "copy",
     "dequantize_linear",
     "dynamic_quantize_linear",
@@ -19,8 +21,10 @@ __all__ = [
     "matmul_integer",
     "matmul_integer_to_float",
     "pack_conv",
+    "pack_conv_transpose",
     "pack_matmul",
     "qlinear_conv",
+    "qlinear_conv_transpose",
     "qlinear_matmul",
     "quantize_linear",
     "requantize",

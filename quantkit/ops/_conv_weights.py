@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from quantkit._kernels import PackedTaps
-from quantkit.errors import InvalidArgument, InvalidDType, ShapeMismatch
+from quantkit.errors import InvalidDType, ShapeMismatch
+from quantkit.ops.conv_geometry import as_group
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -41,10 +41,7 @@ class PackedConv:
             )
         if 0 in w.shape:
             raise ShapeMismatch(f"{verb}: w of shape {w.shape} has no elements")
-        try:
-            self.group = operator.index(group)
-        except TypeError:
-            raise InvalidArgument(f"{verb}: group must be an integer, got {group!r}") from None
+        self.group = as_group(verb, group)
         if self.group < 1 or w.shape[0] % self.group:
             raise ShapeMismatch(f"{verb}: {w.shape[0]} outputs of w {w.shape} do not fit group={self.group}")
         self.shape: tuple[int, ...] = w.shape

@@ -1,158 +1,35 @@
 """Convolutions of 8-bit codes: conv_integer and qlinear_conv.
 
-docs/kernels.md shows how a convolution becomes a product of rows that lie in pieces.
+docs/convolution.md shows how a convolution becomes a product of rows that lie in pieces.
 """
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quantkit import _kernels
-from quantkit._kernels import ConvPlan, call_key
-from quantkit.errors import InvalidArgument, InvalidDType, InvalidQParams, ShapeMismatch
-from quantkit.ops._conv_geometry import Geometry, geometry
+from quantkit.errors import InvalidArgument
+from quantkit.ops._conv_call import Made, Part, check_input, codes_dtype, codes_plan, convolve, sums_plan
 from quantkit.ops._conv_weights import PackedConv
-from quantkit.ops.matmul import check_depth
-from quantkit.qparams import as_qdtype, as_scale, as_zero_point, check_zero_point
-from quantkit.storage import Array
+from quantkit.ops.conv_geometry import geometry
 from quantkit.streams.queue import current, queued
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
-_CODES = (np.dtype(np.uint8), np.dtype(np.int8))
 
-
-def _operands(verb: str, x: Any, w: Any, group: Any) -> tuple[NDArray[Any], PackedConv]:
-    x = np.asarray(x)
-    if x.dtype not in _CODES:
-        raise InvalidDType(f"{verb}: x must be uint8 or int8, got {x.dtype}")
+def _operands(
+    verb: str, x: NDArray[Any], w: Any, group: Any, attributes: tuple[Any, ...]
+) -> tuple[PackedConv, Any, tuple[int, ...]]:
+    """Check the operands; return the packed weights, the geometry and the shape that comes out."""
     if not isinstance(w, PackedConv):
         w = PackedConv(verb, w, group)
     elif group not in (w.group, 1):
         raise InvalidArgument(f"{verb}: w was packed with group={w.group}, got group={group}")
-    if x.ndim != len(w.shape):
-        raise ShapeMismatch(
-            f"{verb}: w of shape {w.shape} wants x of {len(w.shape)} dimensions (N, C, ...), got shape {x.shape}"
-        )
-    if x.shape[1] != w.channels:
-        raise ShapeMismatch(
-            f"{verb}: w of shape {w.shape} with group={w.group} wants {w.channels} channels, got x of shape {x.shape}"
-        )
-    return x, w
-
-
-def _zero_point(verb: str, name: str, value: Any, is_signed: bool, count: int = 1) -> Any:
-    """Return a zero point as an int, or as int32 values of one an output."""
-    values = np.asarray(value)
-    codes = as_zero_point(values.reshape(-1) if values.ndim > 1 else values, f"{verb}: {name}")
-    if codes.dtype.kind == "f":
-        raise InvalidQParams(f"{verb}: {name} must be an integer (requantize a tensor with a float one first)")
-    check_zero_point(codes, as_qdtype(np.int8 if is_signed else np.uint8), f"{verb}: {name}")
-    if codes.size == 1:
-        return int(codes.reshape(()))
-    if codes.size != count:
-        raise ShapeMismatch(f"{verb}: wanted {_counted(count)} of {name}, got {codes.size}")
-    return np.ascontiguousarray(codes)
-
-
-def _scale(verb: str, name: str, value: Any, count: int = 1) -> NDArray[np.float32]:
-    scale = as_scale(np.ravel(value) if np.ndim(value) > 1 else value, f"{verb}: {name}").reshape(-1)
-    if scale.size not in (1, count):
-        raise ShapeMismatch(f"{verb}: wanted {_counted(count)} of {name}, got {scale.size}")
-    return scale
-
-
-def _counted(count: int) -> str:
-    return "one value" if count == 1 else f"1 or {count} values"
-
-
-def _bias(verb: str, bias: Any, outputs: int) -> Any:
-    if bias is None:
-        return None
-    bias = np.asarray(bias)
-    if bias.dtype != np.int32:
-        raise InvalidDType(f"{verb}: bias must be int32, got {bias.dtype}")
-    if bias.shape != (outputs,):
-        raise ShapeMismatch(f"{verb}: wanted bias of shape ({outputs},), got {bias.shape}")
-    return np.ascontiguousarray(bias)
-
-
-def is_channels_last(x: NDArray[Any]) -> bool:
-    """Whether the channels of x (N, C, ...) lie together, pixel after pixel."""
-    channels, item = x.shape[1], x.itemsize
-    return (
-        channels > 1
-        and x.strides[1] == item
-        and all(s >= channels * item for s, n in zip(x.strides[2:], x.shape[2:], strict=True) if n > 1)
-        and any(n > 1 for n in x.shape[2:])
-    )
-
-
-def empty_like_layout(shape: tuple[int, ...], dtype: np.dtype[Any], channels_last: bool) -> NDArray[Any]:
-    """Return an array (N, C, ...) whose memory is in that order, or channels-last."""
-    if channels_last:
-        return np.moveaxis(np.empty((shape[0], *shape[2:], shape[1]), dtype), -1, 1)
-    return np.empty(shape, dtype)
-
-
-class _Made(NamedTuple):
-    """What was made of the arguments of a call."""
-
-    plan: ConvPlan
-    at: Geometry
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-
-
-def _convolve(
-    verb: str,
-    x: Any,
-    w: Any,
-    group: Any,
-    attributes: tuple[Any, ...],
-    parameters: tuple[Any, ...],
-    out: Any,
-    make: Callable[[NDArray[Any], PackedConv], tuple[ConvPlan, np.dtype[Any]]],
-) -> NDArray[Any]:
-    """Run the plan of the last call of packed weights where all was the same, else that of `make`.
-
-    A layer is called with the same arguments but x again and again, and to check and arrange them takes longer than a
-    small convolution.
-    """
-    x = np.asarray(x)
-    key, made = None, None
-    if isinstance(w, PackedConv):
-        given = (verb, group, x.dtype.str, x.shape, getattr(getattr(out, "dtype", None), "str", None))
-        key = call_key((*given, *attributes, *parameters))
-        if key is not None and w.last[0] == key:
-            made = w.last[1]
-    if made is None:
-        x, w = _operands(verb, x, w, group)
-        plan, dtype = make(x, w)
-        at = geometry(verb, x.shape[2:], w.shape[2:], *attributes)
-        made = _Made(plan, at, (x.shape[0], w.shape[0], *at.out), dtype)
-        w.last = (key, made)
-    plan, at, shape, dtype = made
-    filled_out = out
-    if isinstance(out, Array):
-        out = np.asarray(out)
-    if out is not None and (not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != dtype):
-        what = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
-        raise ShapeMismatch(f"{verb}: wanted out of {dtype} {shape}, got {what}")
-    result: Any = out
-    if out is None or np.may_share_memory(out, x):
-        result = empty_like_layout(shape, dtype, is_channels_last(x))
-    plan.run(x, result, at.strides, at.begins, at.dilations)
-    if out is not None and result is not out:
-        _kernels.copy(result, out)
-    filled: NDArray[Any] = result if out is None else filled_out
-    return filled
+    check_input(verb, x, len(w.shape), w.channels, f"w of shape {w.shape} with group={w.group}")
+    at = geometry(verb, x.shape[2:], w.shape[2:], *attributes)
+    return w, at, (x.shape[0], w.shape[0], *at.out)
 
 
 def conv_integer(
@@ -201,14 +78,14 @@ def conv_integer(
         return queued(stream, conv_integer, (x,), (w, x_zero_point, w_zero_point), out, **named)
     verb = "conv_integer"
 
-    def make(x: NDArray[Any], w: PackedConv) -> tuple[ConvPlan, np.dtype[Any]]:
-        signed = x.dtype == np.int8
-        x_zero = _zero_point(verb, "x_zero_point", x_zero_point, signed)
-        packed, w_zero = w.for_zero_point(_zero_point(verb, "w_zero_point", w_zero_point, w.is_signed, w.shape[0]))
-        return ConvPlan(packed, signed, x_zero, w_zero, None, "int32", None), np.dtype(np.int32)
-
     attributes = (strides, pads, dilations, auto_pad)
-    return _convolve(verb, x, w, group, attributes, (x_zero_point, w_zero_point), out, make)
+
+    def make(x: NDArray[Any]) -> tuple[PackedConv, Made]:
+        packed, at, shape = _operands(verb, x, w, group, attributes)
+        plan = sums_plan(verb, packed, x.dtype, x_zero_point, w_zero_point)
+        return packed, Made((Part(plan, at.strides, at.begins, at.dilations, None),), shape, np.dtype(np.int32))
+
+    return convolve(verb, x, w, PackedConv, (group, *attributes, x_zero_point, w_zero_point), out, make)
 
 
 def qlinear_conv(
@@ -263,23 +140,13 @@ def qlinear_conv(
         return queued(stream, qlinear_conv, (x,), values, out, **named)
     verb = "qlinear_conv"
 
-    def make(x: NDArray[Any], w: PackedConv) -> tuple[ConvPlan, np.dtype[Any]]:
-        outputs, depth, signed = w.shape[0], math.prod(w.shape[1:]), x.dtype == np.int8
-        given = getattr(out, "dtype", None) or getattr(y_zero_point, "dtype", x.dtype)
-        dtype = np.dtype(given) if given in _CODES else x.dtype
-        qdtype = as_qdtype(dtype)
-        x_zero = _zero_point(verb, "x_zero_point", x_zero_point, signed)
-        w_zero = _zero_point(verb, "w_zero_point", w_zero_point, w.is_signed, outputs)
-        y_zero = _zero_point(verb, "y_zero_point", y_zero_point, dtype == np.int8)
-        check_depth(verb, depth, (signed, x_zero), (w.is_signed, w_zero))
-        scales = _scale(verb, "x_scale", x_scale) * _scale(verb, "w_scale", w_scale, outputs)
-        multiplier = np.broadcast_to(scales / _scale(verb, "y_scale", y_scale), (outputs,))
-        multiplier = np.ascontiguousarray(multiplier, np.float32)
-        addend = _bias(verb, bias, outputs)
-        packed, w_zero = w.for_zero_point(w_zero)
-        low, high = qdtype.qmin, qdtype.qmax
-        return ConvPlan(packed, signed, x_zero, w_zero, addend, dtype.name, multiplier, y_zero, low, high), dtype
-
     attributes = (strides, pads, dilations, auto_pad)
     parameters = (x_scale, x_zero_point, w_scale, w_zero_point, y_scale, y_zero_point, bias)
-    return _convolve(verb, x, w, group, attributes, parameters, out, make)
+
+    def make(x: NDArray[Any]) -> tuple[PackedConv, Made]:
+        packed, at, shape = _operands(verb, x, w, group, attributes)
+        dtype = codes_dtype(x, y_zero_point, out)
+        plan = codes_plan(verb, packed, x.dtype, dtype, *parameters)
+        return packed, Made((Part(plan, at.strides, at.begins, at.dilations, None),), shape, dtype)
+
+    return convolve(verb, x, w, PackedConv, (group, *attributes, *parameters), out, make)

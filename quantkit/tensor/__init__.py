@@ -10,13 +10,14 @@ from quantkit.tensor.factories import (
     quantize,
     randint,
 )
-from quantkit.tensor.products import conv2d, matmul
+from quantkit.tensor.products import conv2d, conv_transpose2d, matmul
 from quantkit.tensor.qtensor import QTensor
 
 __all__ = [
     "QTensor",
     "as_tensor",
     "conv2d",
+    "conv_transpose2d",
     "empty",
     "from_buffer",
     "from_dlpack",

@@ -1,4 +1,4 @@
-"""conv2d and matmul: products of QTensors, to QTensors."""
+"""conv2d, conv_transpose2d and matmul: products of QTensors, to QTensors."""
 
 from __future__ import annotations
 
@@ -8,30 +8,33 @@ import numpy as np
 
 from quantkit import ops
 from quantkit.errors import InvalidArgument, InvalidDType, InvalidQParams, ShapeMismatch
+from quantkit.ops.conv_geometry import as_group
 from quantkit.qparams import QDType, QParams, as_qdtype, check_zero_point
 from quantkit.tensor.factories import from_numpy, quantize
 from quantkit.tensor.qtensor import QTensor
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
 
-def _pair(name: str, value: Any) -> tuple[Any, Any]:
+def _pair(verb: str, name: str, value: Any) -> tuple[Any, Any]:
     if isinstance(value, (int, np.integer)):
         return value, value
     if isinstance(value, (list, tuple)) and len(value) == 2:
         return value[0], value[1]
-    raise InvalidArgument(f"conv2d: {name} must be an integer or two of them, got {value!r}")
+    raise InvalidArgument(f"{verb}: {name} must be an integer or two of them, got {value!r}")
 
 
-def _operand(name: str, value: Any, axis: int | None) -> QTensor:
+def _operand(verb: str, name: str, value: Any, axis: int | None) -> QTensor:
     if not isinstance(value, QTensor):
-        raise InvalidDType(f"conv2d: {name} must be a QTensor, got {type(value).__name__}; use quantkit.quantize")
+        raise InvalidDType(f"{verb}: {name} must be a QTensor, got {type(value).__name__}; use quantkit.quantize")
     if value.ndim != 4:
-        raise ShapeMismatch(f"conv2d: {name} must have 4 dimensions, got shape {value.shape}")
+        raise ShapeMismatch(f"{verb}: {name} must have 4 dimensions, got shape {value.shape}")
     if value.axis is not None and value.axis != axis:
         wanted = "one scale" if axis is None else f"one scale, or one for each index of axis {axis}"
-        raise InvalidQParams(f"conv2d: {name} must have {wanted}, got scales along axis {value.axis}")
+        raise InvalidQParams(f"{verb}: {name} must have {wanted}, got scales along axis {value.axis}")
     return value
 
 
@@ -110,30 +113,123 @@ def conv2d(
     QTensor([[[[-1.],
                [-1.]]]], dtype=qint8, scale=0.5, zero_point=0)
     """
-    _operand("t", t, None)
-    _operand("w", w, 0)
+    _operand("conv2d", "t", t, None)
+    _operand("conv2d", "w", w, 0)
     kind = t.dtype if dtype is None else as_qdtype(dtype)
-    attributes: dict[str, Any] = {"strides": _pair("stride", stride), "dilations": _pair("dilation", dilation)}
-    attributes["group"] = groups
+    attributes: dict[str, Any] = {
+        "strides": _pair("conv2d", "stride", stride),
+        "dilations": _pair("conv2d", "dilation", dilation),
+        "group": groups,
+    }
     if padding == "same":
         if attributes["strides"] != (1, 1):
             raise InvalidArgument(f"conv2d: padding='same' wants stride 1, got {stride!r}")
         attributes["auto_pad"] = "SAME_UPPER"
     elif padding != "valid":
-        attributes["pads"] = _pair("padding", padding) * 2
-    steps = np.ravel(np.float32(t.scale) * np.asarray(w.scale, np.float32))
-    whole = _whole_bias("conv2d", bias, steps, w.shape[0])
+        attributes["pads"] = _pair("conv2d", "padding", padding) * 2
+    verbs = (ops.conv_integer, ops.qlinear_conv)
+    return _convolved("conv2d", verbs, t, w, (w.scale, w.shape[0]), bias, kind, (scale, zero_point), attributes)
+
+
+def conv_transpose2d(
+    t: QTensor,
+    w: QTensor,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    output_padding: Any = 0,
+    groups: int = 1,
+    dilation: Any = 1,
+    *,
+    scale: Any = None,
+    zero_point: Any = None,
+    dtype: Any = None,
+) -> QTensor:
+    """Convolve a quantized image with quantized weights the other way round (upsampling), in integers.
+
+    Parameters
+    ----------
+    t : QTensor, shape (N, C, H, W)
+        One scale. Where its channels lie together in memory (a permuted NHWC tensor), those of the result do too.
+    w : QTensor, shape (C, M / groups, kernel height, kernel width)
+        One scale, or one for each index of axis 1, the same for all groups.
+    bias : array of M real numbers, optional
+        Rounded to steps of ``t.scale * w.scale``.
+    stride, dilation : int or pair of int, default 1
+    padding : int or pair of int, default 0
+        Pixels that are taken off the result on both sides.
+    output_padding : int or pair of int, default 0
+        Pixels that are added below and to the right.
+    groups : int, default 1
+    scale, zero_point : float, int, optional
+        Parameters of the result; without `scale` they are chosen from its values, which takes a second pass.
+    dtype : quint8 or qint8, optional
+        Of the result; that of `t` by default.
+
+    Returns
+    -------
+    QTensor, shape (N, M, H', W')
+
+    Raises
+    ------
+    InvalidDType, ShapeMismatch, InvalidQParams, InvalidArgument
+        Naming the argument, what was wanted and what came.
+
+    Examples
+    --------
+    >>> import quantkit as qk
+    >>> t = qk.quantize([[[[0.0, 1.0], [2.0, 3.0]]]], scale=0.25)
+    >>> w = qk.quantize([[[[1.0, 0.5]]]], scale=0.5, dtype=qk.qint8)
+    >>> qk.conv_transpose2d(t, w, stride=(1, 2), scale=0.5, dtype=qk.qint8)
+    QTensor([[[[0. , 0. , 1. , 0.5],
+               [2. , 1. , 3. , 1.5]]]], dtype=qint8, scale=0.5, zero_point=0)
+    """
+    verb = "conv_transpose2d"
+    _operand(verb, "t", t, None)
+    _operand(verb, "w", w, 1)
+    kind = t.dtype if dtype is None else as_qdtype(dtype)
+    attributes: dict[str, Any] = {
+        "strides": _pair(verb, "stride", stride),
+        "dilations": _pair(verb, "dilation", dilation),
+        "pads": _pair(verb, "padding", padding) * 2,
+        "output_padding": _pair(verb, "output_padding", output_padding),
+        "group": as_group(verb, groups),
+    }
+    outputs = w.shape[1] * attributes["group"]
+    w_scale = w.scale if w.axis is None else np.tile(w.scale, attributes["group"])
+    verbs = (ops.conv_transpose_integer, ops.qlinear_conv_transpose)
+    return _convolved(verb, verbs, t, w, (w_scale, outputs), bias, kind, (scale, zero_point), attributes)
+
+
+def _convolved(
+    verb: str,
+    verbs: tuple[Callable[..., Any], Callable[..., Any]],
+    t: QTensor,
+    w: QTensor,
+    each_output: tuple[Any, int],
+    bias: Any,
+    kind: QDType,
+    wanted: tuple[Any, Any],
+    attributes: dict[str, Any],
+) -> QTensor:
+    """Run one of two verbs: with wanted parameters that to codes, else that to sums, from which they are chosen.
+
+    `each_output` is the scale of the weights, one an output or one for all, and how many outputs there are.
+    """
+    w_scale, outputs = each_output
+    sums_of, codes_of = verbs
+    steps = np.ravel(np.float32(t.scale) * np.asarray(w_scale, np.float32))
+    whole = _whole_bias(verb, bias, steps, outputs)
     x, weights = t.int_repr(), w.int_repr()
-    qparams = _output_parameters("conv2d", kind, scale, zero_point)
+    qparams = _output_parameters(verb, kind, *wanted)
+    w_zero = w.zero_point if np.ndim(w.zero_point) == 0 else np.resize(w.zero_point, outputs)
     if qparams is None:
-        sums = ops.conv_integer(x, weights, t.zero_point, w.zero_point, **attributes)
+        sums = sums_of(x, weights, t.zero_point, w_zero, **attributes)
         each = (-1, 1, 1)
         exact = sums.astype(np.float64) + (0 if whole is None else whole.reshape(each))
         return quantize((exact * steps.reshape(each)).astype(np.float32), dtype=kind)
     out = kind.codes.type(qparams.zero_point)
-    codes = ops.qlinear_conv(
-        x, t.scale, t.zero_point, weights, w.scale, w.zero_point, qparams.scale, out, whole, **attributes
-    )
+    codes = codes_of(x, t.scale, t.zero_point, weights, w_scale, w_zero, qparams.scale, out, whole, **attributes)
     made: QTensor = from_numpy(codes, scale=qparams.scale, zero_point=qparams.zero_point)
     return made
 

@@ -59,6 +59,25 @@ def test_every_width_next_to_guard_pages(isa, channels, outputs, group):
                 assert np.array_equal(out, expected)
 
 
+@pytest.mark.parametrize(("channels", "outputs", "group"), WIDTHS)
+def test_transposed_next_to_guard_pages(isa, channels, outputs, group):
+    """Phases read from negative pads on and write pixels that lie apart."""
+    rng = np.random.default_rng(outputs)
+    for kernel, stride, pads in [((4, 4), (2, 2), (1, 1, 1, 1)), ((3, 5), (1, 3), (2, 4, 1, 0))]:
+        x = codes(rng, (2, channels * group, 5, 6))
+        w = guarded(codes(rng, (channels * group, outputs // group, *kernel), np.int8))
+        attributes = {"strides": stride, "pads": pads, "group": group}
+        expected = oracle.conv_transpose_integer(x, w, 9, 0, **attributes)
+        for given in (guarded(x), guarded(x, "start"), channels_last(x)):
+            for layout in (guarded, channels_last):
+                out = layout(np.full(expected.shape, -1, np.int32))
+                ops.conv_transpose_integer(given, w, 9, out=out, **attributes)
+                assert np.array_equal(out, expected)
+        y = channels_last(np.zeros(expected.shape, np.uint8))
+        ops.qlinear_conv_transpose(channels_last(x), 1, 9, w, 1, 0, 40 * channels, 100, out=y, **attributes)
+        assert np.array_equal(y, oracle.requantize(expected, oracle.multiplier(1, 1, 40 * channels), 100, np.uint8))
+
+
 @pytest.mark.parametrize("group", [1, 24])
 def test_extremes_do_not_saturate(isa, group):
     for x_value in (0, 255):

@@ -53,6 +53,8 @@ def cases():
     yield lambda a: ops.qlinear_conv(
         a(IMAGE), 0.1, 3, ops.pack_conv(W), 0.02, 0, 0.9, np.uint8(9), np.arange(5, dtype=np.int32), strides=[2, 1]
     )
+    yield lambda a: ops.conv_transpose_integer(a(IMAGE), W.swapaxes(0, 1), 4, 3, strides=[2, 2])
+    yield lambda a: ops.qlinear_conv_transpose(a(IMAGE), 0.1, 4, W.swapaxes(0, 1), 0.2, 0, 3.0, 7, strides=[2, 3])
     yield lambda a: ops.conv_integer(a(IMAGE), DEPTHWISE, 4, 3, group=8)
     yield lambda a: ops.lookup(a(CODES), np.arange(256)[::-1].astype(np.uint8))
     yield lambda a: ops.requantize(a(CODES), 0.02, 128, 0.03, 5)

@@ -67,7 +67,9 @@ static void scatter(const job *j, const char *tile, int64_t tile_stride, char *y
         char *to = whole ? y + at * c->y_stride[2]
                          : y + at % c->out[2] * c->y_stride[2] + row % c->out[1] * c->y_stride[1] + row / c->out[1] * c->y_stride[0];
         const char *from = tile + p * tile_stride;
-        if (j->item == 1 && c->y_stride[2] == 1)
+        if (c->y_channel_stride == j->item)
+            for (int64_t i = 0; i < run; i++) memcpy(to + i * c->y_stride[2], from + i * tile_stride, (size_t)(columns * j->item));
+        else if (j->item == 1 && c->y_stride[2] == 1)
             ((qk_transpose_fn *)qk_table[QK_SLOT_transpose_u8])((const uint8_t *)from, tile_stride, (uint8_t *)to, c->y_channel_stride, run, columns, 0);
         else if (j->item == 1)
             for (int64_t i = 0; i < run; i++)
@@ -109,7 +111,7 @@ static void find_rows(const qk_conv_call *c, const qk_conv_source *s, int64_t ro
         steps[i] = exists ? s->stride[2] : 0;
     }
     *d = (qk_depthwise_rows_tile){.rows = m->at, .steps = steps, .in_width = s->high[2] - s->low[2], .out_width = c->out[2],
-                                .pad = c->pad[2], .stride = (int)c->stride[2], .zero = (uint8_t)c->x_zero};
+                                .pad = c->pad[2] + s->low[2], .stride = (int)c->stride[2], .zero = (uint8_t)c->x_zero};
 }
 
 /* The memory of a block, in one piece; frees with the returned pointer. */

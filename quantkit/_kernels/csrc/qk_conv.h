@@ -2,7 +2,7 @@
  *
  * y[p, n] = sum over taps s and channels c of (x[p * stride + s * dilation - pad, c] - x_zero) * (w[n, c, s] - w_zero[n])
  *
- * x outside of the image is x_zero. It is the product of qk_matmul.h with rows that lie in pieces: what a', b', colsum
+ * x outside of the image is x_zero; a negative pad leaves the first pixels out. It is the product of qk_matmul.h with rows that lie in pieces: what a', b', colsum
  * and the row terms mean stands there. Nothing is written out but what fits the caches: a block of output pixels reads
  * its input where it is, or, where that is signed or not channels-last, from a copy of the part it needs. */
 #ifndef QK_CONV_H

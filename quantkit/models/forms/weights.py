@@ -15,6 +15,7 @@ import numpy as np
 
 from quantkit import ops
 from quantkit.graph import Node
+from quantkit.ops.conv_geometry import same_pads
 from quantkit.qparams import QParams
 
 QMAX = 127
@@ -121,9 +122,7 @@ def tap_use(node: Node, shape: tuple[int, ...], kernel: tuple[int, ...]) -> Arra
         length, stride, reach = shape[axis + 2], strides[axis], dilations[axis] * (kernel[axis] - 1)
         before, after = pads[axis], pads[axis + rank]
         if auto.startswith("SAME"):
-            total = max((-(-length // stride) - 1) * stride + reach + 1 - length, 0)
-            before = total // 2 if auto == "SAME_UPPER" else -(-total // 2)
-            after = total - before
+            before, after = same_pads(length, stride, reach + 1, auto)
         count = (length + before + after - reach - 1) // stride + 1
         if count < 1:
             return np.ones(kernel)

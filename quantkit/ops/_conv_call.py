@@ -1,0 +1,194 @@
+"""What the convolution verbs share: their parameters as plans, and plans that are kept from call to call."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from quantkit import _kernels
+from quantkit._kernels import ConvPlan, call_key
+from quantkit.errors import InvalidDType, InvalidQParams, ShapeMismatch
+from quantkit.ops._conv_weights import PackedConv
+from quantkit.ops.matmul import check_depth
+from quantkit.qparams import as_qdtype, as_scale, as_zero_point, check_zero_point
+from quantkit.storage import Array
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+CODES = (np.dtype(np.uint8), np.dtype(np.int8))
+
+
+def _zero_point(verb: str, name: str, value: Any, is_signed: bool, count: int = 1) -> Any:
+    """Return a zero point as an int, or as int32 values of one an output."""
+    values = np.asarray(value)
+    codes = as_zero_point(values.reshape(-1) if values.ndim > 1 else values, f"{verb}: {name}")
+    if codes.dtype.kind == "f":
+        raise InvalidQParams(f"{verb}: {name} must be an integer (requantize a tensor with a float one first)")
+    check_zero_point(codes, as_qdtype(np.int8 if is_signed else np.uint8), f"{verb}: {name}")
+    if codes.size == 1:
+        return int(codes.reshape(()))
+    if codes.size != count:
+        raise ShapeMismatch(f"{verb}: wanted {_counted(count)} of {name}, got {codes.size}")
+    return np.ascontiguousarray(codes)
+
+
+def _scale(verb: str, name: str, value: Any, count: int = 1) -> NDArray[np.float32]:
+    scale = as_scale(np.ravel(value) if np.ndim(value) > 1 else value, f"{verb}: {name}").reshape(-1)
+    if scale.size not in (1, count):
+        raise ShapeMismatch(f"{verb}: wanted {_counted(count)} of {name}, got {scale.size}")
+    return scale
+
+
+def _counted(count: int) -> str:
+    return "one value" if count == 1 else f"1 or {count} values"
+
+
+def _bias(verb: str, bias: Any, outputs: int) -> Any:
+    if bias is None:
+        return None
+    bias = np.asarray(bias)
+    if bias.dtype != np.int32:
+        raise InvalidDType(f"{verb}: bias must be int32, got {bias.dtype}")
+    if bias.shape != (outputs,):
+        raise ShapeMismatch(f"{verb}: wanted bias of shape ({outputs},), got {bias.shape}")
+    return np.ascontiguousarray(bias)
+
+
+def is_channels_last(x: NDArray[Any]) -> bool:
+    """Whether the channels of x (N, C, ...) lie together, pixel after pixel."""
+    channels, item = x.shape[1], x.itemsize
+    return (
+        channels > 1
+        and x.strides[1] == item
+        and all(s >= channels * item for s, n in zip(x.strides[2:], x.shape[2:], strict=True) if n > 1)
+        and any(n > 1 for n in x.shape[2:])
+    )
+
+
+def empty_like_layout(shape: tuple[int, ...], dtype: np.dtype[Any], channels_last: bool) -> NDArray[Any]:
+    """Return an array (N, C, ...) whose memory is in that order, or channels-last."""
+    if channels_last:
+        return np.moveaxis(np.empty((shape[0], *shape[2:], shape[1]), dtype), -1, 1)
+    return np.empty(shape, dtype)
+
+
+def sums_plan(verb: str, w: PackedConv, x_dtype: np.dtype[Any], x_zero_point: Any, w_zero_point: Any) -> ConvPlan:
+    """Return the plan of a convolution to int32."""
+    signed = x_dtype == np.int8
+    x_zero = _zero_point(verb, "x_zero_point", x_zero_point, signed)
+    packed, w_zero = w.for_zero_point(_zero_point(verb, "w_zero_point", w_zero_point, w.is_signed, w.shape[0]))
+    return ConvPlan(packed, signed, x_zero, w_zero, None, "int32", None)
+
+
+def codes_dtype(x: NDArray[Any], y_zero_point: Any, out: Any) -> np.dtype[Any]:
+    """Return the dtype of quantized results: that of `out`, of `y_zero_point` or of `x`."""
+    given = getattr(out, "dtype", None) or getattr(y_zero_point, "dtype", x.dtype)
+    return np.dtype(given) if given in CODES else x.dtype
+
+
+def codes_plan(
+    verb: str,
+    w: PackedConv,
+    x_dtype: np.dtype[Any],
+    y_dtype: np.dtype[Any],
+    x_scale: Any,
+    x_zero_point: Any,
+    w_scale: Any,
+    w_zero_point: Any,
+    y_scale: Any,
+    y_zero_point: Any,
+    bias: Any,
+) -> ConvPlan:
+    """Return the plan of a convolution to codes of `y_dtype`."""
+    outputs, depth, signed = w.shape[0], math.prod(w.shape[1:]), x_dtype == np.int8
+    qdtype = as_qdtype(y_dtype)
+    x_zero = _zero_point(verb, "x_zero_point", x_zero_point, signed)
+    w_zero = _zero_point(verb, "w_zero_point", w_zero_point, w.is_signed, outputs)
+    y_zero = _zero_point(verb, "y_zero_point", y_zero_point, y_dtype == np.int8)
+    check_depth(verb, depth, (signed, x_zero), (w.is_signed, w_zero))
+    scales = _scale(verb, "x_scale", x_scale) * _scale(verb, "w_scale", w_scale, outputs)
+    multiplier = np.broadcast_to(scales / _scale(verb, "y_scale", y_scale), (outputs,))
+    multiplier = np.ascontiguousarray(multiplier, np.float32)
+    addend = _bias(verb, bias, outputs)
+    packed, w_zero = w.for_zero_point(w_zero)
+    return ConvPlan(packed, signed, x_zero, w_zero, addend, y_dtype.name, multiplier, y_zero, qdtype.qmin, qdtype.qmax)
+
+
+def _check_out(verb: str, out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    """Refuse an `out` that is not an array of this shape and dtype."""
+    if not isinstance(out, np.ndarray) or out.shape != shape or out.dtype != dtype:
+        what = f"{out.dtype} {out.shape}" if isinstance(out, np.ndarray) else type(out).__name__
+        raise ShapeMismatch(f"{verb}: wanted out of {dtype} {shape}, got {what}")
+
+
+class Part(NamedTuple):
+    """One run of a plan: where it lies on the input, and which pixels of the output it makes (None: all)."""
+
+    plan: ConvPlan
+    strides: tuple[int, ...]
+    begins: tuple[int, ...]
+    dilations: tuple[int, ...]
+    out: tuple[slice, ...] | None
+
+
+class Made(NamedTuple):
+    """What was made of the arguments of a call."""
+
+    parts: tuple[Part, ...]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+def convolve(
+    verb: str,
+    x: Any,
+    w: Any,
+    packed: type[Any],
+    given: tuple[Any, ...],
+    out: Any,
+    make: Callable[[NDArray[Any]], tuple[Any, Made]],
+) -> NDArray[Any]:
+    """Run the plans of the last call of packed weights where all that was `given` is the same, else those of `make`.
+
+    A layer is called with the same arguments but x again and again, and to check and arrange them takes longer than a
+    small convolution.
+    """
+    x = np.asarray(x)
+    key, made = None, None
+    if isinstance(w, packed):
+        key = call_key((verb, x.dtype.str, x.shape, getattr(getattr(out, "dtype", None), "str", None), *given))
+        if key is not None and w.last[0] == key:
+            made = w.last[1]
+    if made is None:
+        w, made = make(x)
+        w.last = (key, made)
+    parts, shape, dtype = made
+    filled_out = out
+    if isinstance(out, Array):
+        out = np.asarray(out)
+    if out is not None:
+        _check_out(verb, out, shape, dtype)
+    result: Any = out
+    if out is None or np.may_share_memory(out, x):
+        result = empty_like_layout(shape, dtype, is_channels_last(x))
+    for plan, strides, begins, dilations, pixels in parts:
+        plan.run(x, result if pixels is None else result[(..., *pixels)], strides, begins, dilations)
+    if out is not None and result is not out:
+        _kernels.copy(result, out)
+    filled: NDArray[Any] = result if out is None else filled_out
+    return filled
+
+
+def check_input(verb: str, x: NDArray[Any], dims: int, channels: int, weights: str) -> None:
+    """Refuse an `x` that does not fit what is said of the `weights`."""
+    if x.dtype not in CODES:
+        raise InvalidDType(f"{verb}: x must be uint8 or int8, got {x.dtype}")
+    if x.ndim != dims:
+        raise ShapeMismatch(f"{verb}: {weights} wants x of {dims} dimensions (N, C, ...), got shape {x.shape}")
+    if x.shape[1] != channels:
+        raise ShapeMismatch(f"{verb}: {weights} wants {channels} channels, got x of shape {x.shape}")
