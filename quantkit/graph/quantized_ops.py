@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from onnx import TensorProto
+
+if TYPE_CHECKING:
+    from quantkit.graph.ir import Graph
+    from quantkit.graph.node import Node
 
 
 class Operand(NamedTuple):
@@ -45,3 +51,21 @@ def is_quantized(op_type: str) -> bool:
 def is_qoperator(op_type: str) -> bool:
     """Whether an operator computes codes from codes with scales of its own."""
     return op_type in {"QGemm", "QAttention"} or op_type.startswith("QLinear")
+
+
+# Types of codes that a Cast turns into floats, where a Mul by the scale follows.
+CODE_TYPES = frozenset({TensorProto.INT8, TensorProto.UINT8})
+
+
+def is_cast_weight(graph: Graph, node: Node) -> bool:
+    """Whether `node` is the Cast of a stored int8 weight that is multiplied by its scale next."""
+    if not node.is_op("Cast") or not graph.is_constant(node.inputs[0]):
+        return False
+    scope = graph.scope_of(node.inputs[0])
+    reader = graph.only_consumer(node.outputs[0])
+    if scope is None or node.inputs[0] not in scope.initializers or reader is None:
+        return False
+    stored = scope.initializers[node.inputs[0]]
+    others = [name for name in reader.inputs if name != node.outputs[0]]
+    scaled = reader.is_op("Mul", "Sub") and len(others) == 1 and graph.is_constant(others[0])
+    return stored.data_type in CODE_TYPES and len(stored.dims) > 1 and scaled

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import asdict, dataclass, field
 from math import prod
 from pathlib import Path
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from quantkit.errors import InvalidQParams, ModelError
 from quantkit.graph import all_tensors, read_proto
-from quantkit.graph.quantized_ops import DYNAMIC_OPS, OPERAND_SCALES, WEIGHT_ONLY_OPS, Operand, is_qoperator
+from quantkit.graph.quantized_ops import CODE_TYPES, DYNAMIC_OPS, OPERAND_SCALES, WEIGHT_ONLY_OPS, Operand, is_qoperator
 from quantkit.models.data.inputs import InputSpec
 from quantkit.models.report.sizes import external_files
 from quantkit.qparams import as_scale
@@ -154,11 +154,11 @@ def inspect_model(path: str | Path) -> Inspection:
         inputs={item.name: _type_of(item) for item in _real_inputs(proto.graph)},
         outputs={item.name: _type_of(item) for item in proto.graph.output},
     )
-    _count_storage(proto.graph, found)
     walker = _Walker(str(path), reader)
     walker.graph(proto.graph, {})
     for function in proto.functions:
         walker.nodes(function.node, {})
+    _count_storage(proto.graph, found, walker.scales)
     found.operators = dict(sorted(walker.operators.items(), key=lambda item: (-item[1], item[0])))
     found.quantized = list(walker.quantized.values())
     found.form = _form(walker)
@@ -193,7 +193,8 @@ def _type_of(item: Any) -> str:
     return str(InputSpec(item.name, dtype, shape))
 
 
-def _count_storage(graph: Any, found: Inspection) -> None:
+def _count_storage(graph: Any, found: Inspection, scales: Set[str]) -> None:
+    """Count what is stored; `scales` are no weights, whatever their rank."""
     for tensor in all_tensors(graph):
         kind = _type_name(tensor.data_type)
         elements = prod(tensor.dims)
@@ -201,7 +202,12 @@ def _count_storage(graph: Any, found: Inspection) -> None:
         row.tensors += 1
         row.elements += elements
         row.bytes += -(-elements * _bits(kind) // 8)
-        if len(tensor.dims) >= 2 and (kind in _FLOATS or kind in _CODE_RANGES) and kind != "int32":
+        if (
+            len(tensor.dims) >= 2
+            and tensor.name not in scales
+            and (kind in _FLOATS or kind in _CODE_RANGES)
+            and kind != "int32"
+        ):
             found.weight_elements += elements
             if _bits(kind) <= 8:
                 found.int8_weight_elements += elements
@@ -226,6 +232,8 @@ class _Walker:
         self.operators: Counter[str] = Counter()
         self.quantized: dict[str, QuantizedTensor] = {}
         self.quantizes_activations = self.dequantizes_weights = False
+        self._cast: dict[str, str] = {}  # what a Cast makes -> the stored codes
+        self.scales: set[str] = set()  # of those
         self._codes: dict[str, str] = {}  # what a QuantizeLinear makes -> what it reads
 
     def graph(self, graph: Any, outer: Mapping[str, Any]) -> None:
@@ -243,9 +251,21 @@ class _Walker:
             self.operators[f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type] += 1
             for operand in self._operands(node):
                 self._add(node, operand, constants)
+            self._follow_cast(node, constants)
             for attribute in node.attribute:
                 for body in ([attribute.g] if attribute.HasField("g") else []) + list(attribute.graphs):
                     self.graph(body, constants)
+
+    def _follow_cast(self, node: Any, constants: Mapping[str, Any]) -> None:
+        """See a Cast of stored codes and the Mul behind it as what dequantizes a weight."""
+        if node.op_type == "Cast" and (stored := constants.get(node.input[0])) is not None:
+            if stored.data_type in CODE_TYPES and len(stored.dims) > 1:
+                self._cast[node.output[0]] = node.input[0]
+        elif node.op_type == "Mul" and len(node.input) == 2:
+            for place in (0, 1):
+                codes = self._cast.get(node.input[place])
+                if codes is not None and node.input[1 - place] in constants:
+                    self._add(node, Operand(place, 1 - place, len(node.input)), constants, codes)
 
     def _operands(self, node: Any) -> Iterator[Operand]:
         if node.op_type == "QLinearConcat":
@@ -254,17 +274,17 @@ class _Walker:
         else:
             yield from OPERAND_SCALES.get(node.op_type, ())
 
-    def _add(self, node: Any, operand: Operand, constants: Mapping[str, Any]) -> None:
+    def _add(self, node: Any, operand: Operand, constants: Mapping[str, Any], codes: str = "") -> None:
         def name_at(place: int | None) -> str:
             return node.input[place] if place is not None and place < len(node.input) else ""
 
         scale_name, zero_name = name_at(operand.scale), name_at(operand.zero_point)
-        tensor = name_at(operand.tensor) if operand.tensor is not None else node.output[0]
+        tensor = codes or (name_at(operand.tensor) if operand.tensor is not None else node.output[0])
         tensor = self._codes.get(tensor, tensor)  # named as the model names the real values
         stored = constants.get(tensor)
         if node.op_type == "QuantizeLinear":
             self.quantizes_activations |= stored is None
-        if node.op_type == "DequantizeLinear":
+        if node.op_type == "DequantizeLinear" or codes:
             self.dequantizes_weights |= stored is not None
         if not tensor or scale_name not in constants:
             return  # found at run time
@@ -281,6 +301,10 @@ class _Walker:
         if dtype not in _CODE_RANGES:
             return
         axis = next((a.i for a in node.attribute if a.name == "axis"), 1) if raw.size > 1 else None
+        if codes:
+            wide = [i for i, length in enumerate(raw.shape) if length > 1]
+            axis = wide[0] if len(wide) == 1 else None
+            self.scales.add(scale_name)
         lowest, highest = _CODE_RANGES[dtype]
         kind = "activation" if stored is None else "bias" if dtype == "int32" else "weight"
         self.quantized.setdefault(
@@ -314,6 +338,6 @@ def _form(walker: _Walker) -> list[str]:
         form.append("qoperator")
     if names & DYNAMIC_OPS:
         form.append("dynamic")
-    if names & WEIGHT_ONLY_OPS or (walker.dequantizes_weights and not form):
+    if names & WEIGHT_ONLY_OPS or walker.scales or (walker.dequantizes_weights and not form):
         form.append("weight_only")
     return form

@@ -14,7 +14,7 @@ import onnx
 from quantkit.errors import CalibrationError, InvalidArgument, ModelError
 from quantkit.graph import Graph, Model, Node, load_model, raise_opset, save_model
 from quantkit.graph.io import ModelSource, model_bytes, stored_bytes
-from quantkit.graph.quantized_ops import is_quantized
+from quantkit.graph.quantized_ops import is_cast_weight, is_quantized
 from quantkit.graph.spill import Spill
 from quantkit.models.calibration.calibrate import Wanted, calibrate
 from quantkit.models.calibration.statistics import Calibration
@@ -352,7 +352,7 @@ class _Job:
 def _refuse_int8(model: Model) -> None:
     for graph in model.graph.walk():
         for node in graph.nodes:
-            if is_quantized(node.op_type):
+            if is_quantized(node.op_type) or is_cast_weight(graph, node):
                 raise ModelError(f"{model.tensors.where}: is quantized already: it has the {node!r}")
 
 

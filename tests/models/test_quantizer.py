@@ -1,6 +1,7 @@
 """Every corpus model in every mode, beside the float model in onnxruntime; and the known pains of quantizers."""
 
 import collections
+import tempfile
 
 import numpy as np
 import onnx
@@ -12,6 +13,7 @@ from onnx import helper, numpy_helper
 import quantkit
 from quantkit.errors import CalibrationError, InvalidArgument, ModelError, OutputError
 from quantkit.graph import load_model
+from quantkit.jobs.inspect import inspect_model
 from quantkit.models.calibration.calibrate import Wanted, calibrate
 from quantkit.models.passes.channel_groups import channel_views, find_groups
 from quantkit.models.passes.prepare import prepare
@@ -126,16 +128,53 @@ def test_a_tied_weight_is_stored_once():
         assert len(weights_in_int8(quantize(BUILT["tied_weights"], mode=mode).model)) == 1
 
 
-def test_per_channel_axes():
-    def axes(name, **options):
-        model = quantize(BUILT[name], mode="weight_only", **options).model
-        shapes = {i.name: tuple(i.dims) for i in model.graph.initializer}
-        found = [n for n in model.graph.node if n.op_type == "DequantizeLinear"]
-        return [(shapes[n.input[0]], next(a.i for a in n.attribute if a.name == "axis")) for n in found]
+def stored(name, **options):
+    """Return shape and scale axis of each weight that is stored in int8, as `inspect` sees them."""
+    model = quantize(BUILT[name], mode="weight_only", **options).model
+    shapes = {i.name: tuple(i.dims) for i in model.graph.initializer}
+    with tempfile.NamedTemporaryFile(suffix=".onnx") as file:
+        file.write(model.SerializeToString())
+        file.flush()
+        found = inspect_model(file.name)
+    assert found.form == ["weight_only"]
+    assert found.int8_weight_share == 1.0
+    return [(shapes[item.tensor], item.axis) for item in found.quantized if item.kind == "weight"]
 
-    assert axes("stacked_matrices") == [((3, 8, 6), 2)]
-    assert axes("constant_left_operand") == [((6, 8), 0)]
-    assert axes("decoder")[1:] == [((8, 6, 2, 2), 1), ((6, 2, 3, 3), 1)]
+
+def test_per_channel_axes():
+    assert stored("stacked_matrices") == [((3, 8, 6), 2)]
+    assert stored("constant_left_operand") == [((6, 8), 0)]
+    assert stored("decoder")[1:] == [((8, 6, 2, 2), 1), ((6, 2, 3, 3), 1)]
+
+
+@pytest.mark.parametrize("name", ["decoder", "gru", "rnn", "resnet", "stacked_matrices", "bodies_that_compute"])
+def test_onnxruntime_folds_weights_that_are_computed_with_in_float(name, tmp_path):
+    """Nothing is left of int8 at run time, so nothing is slower; and the file still holds it."""
+    built = {"gru": gru, "rnn": rnn}[name]() if name in ("gru", "rnn") else BUILT[name]
+    model = quantize(built, mode="weight_only").model
+    session(model, tmp_path / "optimized.onnx")
+    left = collections.Counter(node.op_type for node in nodes_of(onnx.load(tmp_path / "optimized.onnx").graph))
+    before = collections.Counter(node.op_type for node in nodes_of(built.proto.graph))
+    assert left["Cast"] <= before["Cast"]
+    assert left["DequantizeLinear"] == 0
+    assert sum(node.op_type == "Cast" for node in nodes_of(model.graph)) > before["Cast"]
+
+
+def nodes_of(graph):
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                yield from nodes_of(attribute.g)
+
+
+def test_nodes_that_compute_in_float_store_int8():
+    built = BUILT["decoder"]
+    records = {r.op_type: r for r in quantize(built).report.nodes}
+    assert (records["ConvTranspose"].decision, records["ConvTranspose"].reason) == (
+        "weight_only",
+        "onnxruntime has no int8 ConvTranspose",
+    )
 
 
 def test_a_clamp_is_dropped_only_where_the_range_proves_it():
@@ -213,9 +252,10 @@ def test_nothing_to_quantize_is_one_sentence():
         quantkit.quantize_model(proto, mode="weight_only")
 
 
-def test_an_int8_model_is_refused():
+@pytest.mark.parametrize(("name", "mode"), [("resnet", "static"), ("decoder", "weight_only")])
+def test_an_int8_model_is_refused(name, mode):
     with pytest.raises(ModelError, match="quantized already"):
-        quantize(type(BUILT["resnet"])(quantize(BUILT["resnet"]).model))
+        quantize(type(BUILT[name])(quantize(BUILT[name], mode=mode).model))
 
 
 def test_bad_options():
@@ -289,7 +329,7 @@ def test_portable_models_have_standard_operators_alone(mode):
 @pytest.mark.parametrize(("make", "op_type"), [(gru, "GRU"), (rnn, "RNN")])
 def test_recurrent_layers_without_an_int8_operator(make, op_type):
     built = make()
-    for mode, decision in (("static", "float"), ("dynamic", "weight_only"), ("weight_only", "weight_only")):
+    for mode, decision in (("static", "weight_only"), ("dynamic", "weight_only"), ("weight_only", "weight_only")):
         result = quantize(built, mode=mode)
         records = {r.op_type: r for r in result.report.nodes}
         assert records[op_type].decision == decision

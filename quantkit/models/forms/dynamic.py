@@ -2,7 +2,7 @@
 
 A product becomes DynamicQuantizeLinear, MatMulInteger, Cast and Mul, which onnxruntime runs as one node. One scale
 serves a whole tensor: a row's result depends on its neighbours in the batch. ConvInteger costs onnxruntime 3 to 8
-times what the float Conv costs, so a Conv takes that form only for other runtimes.
+times what the float Conv costs, so a Conv takes that form only for other runtimes and is stored weight-only here.
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ from quantkit.graph.op_table import weight_axis
 from quantkit.models.forms.emit import Emitter
 from quantkit.models.forms.recurrent import lstm_problem, write_lstm
 from quantkit.models.forms.saturation import quantize_for
-from quantkit.models.forms.weight_only import is_plain_gemm
-
-_RECURRENT = ("LSTM", "GRU", "RNN")
+from quantkit.models.forms.weight_only import RECURRENT, is_plain_gemm
 
 
 def dynamic_problem(graph: Graph, node: Node, target: str) -> str | None:
     """Return why `node`, whose weight can be stored in int8, has no dynamic form, or None."""
-    if node.is_op(*_RECURRENT):
+    if node.is_op(*RECURRENT):
         return lstm_problem(graph, node, target)
     if node.is_op("MatMul"):
         rank = len(graph.shape_of_constant(node.inputs[1]) or ())
@@ -57,7 +55,7 @@ class DynamicWriter:
 
     def write(self, node: Node) -> None:
         """Rewrite `node`, which has no `dynamic_problem`."""
-        if node.is_op(*_RECURRENT):
+        if node.is_op(*RECURRENT):
             write_lstm(self.graph, node, self.emit, within_pairs=self.within_pairs)
             return
         graph, emit = self.graph, self.emit

@@ -6,6 +6,7 @@ import hashlib
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from quantkit.graph import Graph, Node
 from quantkit.qparams import QParams
@@ -59,4 +60,11 @@ class Emitter:
     def dequantize(self, codes: str, output: str, params: QParams, before: Node, dtype: Any = np.uint8) -> str:
         """Add a DequantizeLinear."""
         self.node("DequantizeLinear", [codes, *self._parameters(params, dtype)], output, before, **self._axis(params))
+        return output
+
+    def dequantize_at_load(self, codes: str, scale: Any, output: str, before: Node) -> str:
+        """Add a Cast and a Mul with `scale`, which broadcasts: the constants of a weight, folded when it is loaded."""
+        floats = self.fresh(f"{output}_cast")
+        self.node("Cast", [codes], floats, before, to=TensorProto.FLOAT)
+        self.node("Mul", [floats, self.constant(np.asarray(scale, np.float32), "scale")], output, before)
         return output

@@ -11,7 +11,7 @@ from quantkit.models.calibration.statistics import Calibration
 from quantkit.models.forms.dynamic import DynamicWriter, dynamic_problem
 from quantkit.models.forms.qdq import rewrite_qdq
 from quantkit.models.forms.qoperator import rewrite_qoperator
-from quantkit.models.forms.weight_only import WeightOnlyWriter, weight_problem
+from quantkit.models.forms.weight_only import RECURRENT, WeightOnlyWriter, weight_problem
 from quantkit.models.passes.bias import merge_bias, split_all
 from quantkit.models.passes.channel_groups import find_groups
 from quantkit.models.passes.equalize import equalize
@@ -21,10 +21,6 @@ from quantkit.models.planning.plan import Planner
 Decisions = dict[Node, NodePlan]
 _AT_RUN_TIME = "activations quantized at run time"
 
-# Dequantizing a weight costs onnxruntime about as much as this many of its multiply-accumulates, so a weight must be
-# used at ten times as many positions before storing it in int8 costs next to nothing.
-_POSITIONS_THAT_PAY = 2048
-
 
 def quantize_static(
     model: Model,
@@ -33,19 +29,22 @@ def quantize_static(
     form: str,
     target: str,
     *,
+    in_float: Mapping[Node, str] | None = None,
     equalized: bool = True,
     within_pairs: bool = False,
 ) -> tuple[Decisions, dict[Graph, Plan]]:
-    """Rewrite `model` in static form; weights that cannot be used in int8 are at least stored so where that is free.
+    """Rewrite `model` in static form; weights of nodes that stay float are at least stored in int8.
 
     Parameters
     ----------
     seen : mapping of Graph to Calibration
         Carried along where channels are equalized.
     excluded : mapping of Node to str
-        Nodes to leave float, and why.
+        Nodes to leave float, weights and all, and why.
     form : {"qdq", "qoperator"}
     target : {"onnxruntime", "portable"}
+    in_float : mapping of Node to str, optional
+        Nodes that compute in float, and why; their weights are stored in int8.
     equalized : bool
         Whether channels of an activation are given like ranges first.
     within_pairs : bool
@@ -58,17 +57,18 @@ def quantize_static(
     """
     decisions: Decisions = {}
     plans: dict[Graph, Plan] = {}
+    left = {**(in_float or {}), **excluded}
     for graph in list(model.graph.walk()):
         calibration = seen[graph]
         if equalized:
-            equalize(graph, find_groups(graph, set(excluded)), calibration)
-        merged = merge_bias(graph, set(excluded))
-        plan = plans[graph] = Planner(graph, calibration, excluded, within_pairs=within_pairs).make()
+            equalize(graph, find_groups(graph, set(left)), calibration)
+        merged = merge_bias(graph, set(left))
+        plan = plans[graph] = Planner(graph, calibration, left, within_pairs=within_pairs).make()
         never_run = graph.parent is not None and not calibration.batches
         if never_run:
             plan.nodes.update({n: NodePlan("float", "its branch was never taken in calibration") for n in graph.nodes})
         dynamic = DynamicWriter(graph, within_pairs=within_pairs)
-        _store_remaining(graph, plan.nodes, excluded, target, None if never_run else calibration, dynamic)
+        _store_remaining(graph, plan.nodes, left, excluded, target, dynamic)
         rewrite_qdq(graph, plan, calibration, within_pairs=within_pairs)
         for add, product in merged.items():
             plan.nodes[add] = NodePlan(plan.nodes[product].decision, f"bias of {product!r}")
@@ -82,49 +82,34 @@ def quantize_static(
 def _store_remaining(
     graph: Graph,
     decisions: Decisions,
+    left: Mapping[Node, str],
     excluded: Mapping[Node, str],
     target: str,
-    calibration: Calibration | None,
     dynamic: DynamicWriter,
 ) -> None:
-    """Give float nodes int8 weights where dequantizing them costs next to nothing."""
+    """Give nodes that compute in float int8 weights, which costs nothing at run time."""
     writer = WeightOnlyWriter(graph)
     for node in graph.sorted_nodes():
         if not weight_inputs(node) or node in excluded or decisions[node].decision != "float":
             continue
-        reason = decisions[node].reason
-        if node.is_op("LSTM", "GRU", "RNN"):
+        if node.is_op(*RECURRENT) and node not in left:
             problem = dynamic_problem(graph, node, target)
             if problem is None:
                 dynamic.write(node)
-            decisions[node] = NodePlan("float" if problem else "dynamic", problem or _AT_RUN_TIME)
-            continue
+                decisions[node] = NodePlan("dynamic", _AT_RUN_TIME)
+                continue
+            decisions[node].reason = problem
         problem = weight_problem(graph, node)
-        if node.is_op("Gather"):
-            if problem is None:
-                writer.write(node)
-            decisions[node] = NodePlan("float" if problem else "weight_only", problem or "gathers int8 rows")
-        elif problem is None and _is_free(graph, node, calibration):
+        if problem is None:
             writer.write(node)
+            reason = "gathers int8 rows" if node.is_op("Gather") else decisions[node].reason
             decisions[node] = NodePlan("weight_only", reason)
-        elif problem is None:
-            decisions[node] = NodePlan("float", f"{reason}; dequantizing its weight at each run would be slower")
-
-
-def _is_free(graph: Graph, node: Node, calibration: Calibration | None) -> bool:
-    if node.is_op("MatMul", "Gemm"):
-        return True
-    if calibration is None:
-        return True  # a branch that is never taken costs no time, only bytes
-    shape = calibration[node.inputs[0]].shape
-    positions = 1
-    for length in shape[2:]:
-        positions *= length
-    return bool(shape) and positions * max(1, shape[0]) >= _POSITIONS_THAT_PAY
+        elif node.is_op("Gather"):
+            decisions[node] = NodePlan("float", problem)
 
 
 def quantize_weights_only(model: Model, excluded: Mapping[Node, str]) -> Decisions:
-    """Rewrite `model` so that every weight that can be is stored in int8 and dequantized before use."""
+    """Rewrite `model` so that every weight that can be is stored in int8."""
     return _each_graph(model, excluded, None)
 
 

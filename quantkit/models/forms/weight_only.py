@@ -1,7 +1,9 @@
-"""Weights in int8, arithmetic in float: the weight is dequantized in front of the node that reads it.
+"""Weights in int8, arithmetic in float.
 
-onnxruntime turns a MatMul over a DequantizeLinear into one that reads int8 (MatMulNBits), so a Gemm is written as a
-MatMul and an Add. Any other node dequantizes its weight each time it runs; whether that pays is up to the caller.
+Two forms, whichever costs nothing at run time. A MatMul over a DequantizeLinear becomes one that reads int8
+(MatMulNBits) in onnxruntime, so a plain Gemm is written as a MatMul and an Add. Any other DequantizeLinear of a weight
+runs again at each call, because onnxruntime folds none. A Cast and a Mul it does fold, once, when the model is loaded:
+the file holds int8 and the node reads floats.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ from quantkit.graph import FLOAT_TYPES, Graph, Node, element_type
 from quantkit.graph.op_table import weight_axis, weight_inputs
 from quantkit.models.forms.embedding import gather_problem, write_gather
 from quantkit.models.forms.emit import Emitter
-from quantkit.models.forms.weights import Array, QuantizedWeight, all_finite, quantize_weight
+from quantkit.models.forms.weights import Array, all_finite, quantize_weight
 from quantkit.models.passes.bias import split_bias
 from quantkit.models.planning.decisions import IN_DOUBLE
 
-SUPPORTED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "LSTM", "GRU", "RNN")
+RECURRENT = ("LSTM", "GRU", "RNN")
+SUPPORTED = ("Conv", "ConvTranspose", "Gemm", "MatMul", *RECURRENT)
 
 
 def weight_problem(graph: Graph, node: Node) -> str | None:
@@ -85,13 +88,23 @@ class WeightOnlyWriter:
             key = (name, axis, turned)
             if key not in self._stored:
                 values = graph.array(name)
-                self._stored[key] = self._store(node, name, values.T if turned else values, axis)
+                self._stored[key] = self._store(node, position, values.T if turned else values, axis)
             inputs[position] = self._stored[key]
         graph.set_inputs(node, inputs)
         if node.is_op("MatMul"):
             split_bias(graph, node)
 
-    def _store(self, node: Node, name: str, values: Array, axis: int | None) -> str:
-        found: QuantizedWeight = quantize_weight(values, axis)
-        codes = self.emit.constant(np.ascontiguousarray(found.codes), f"{name}_q")
-        return self.emit.dequantize(codes, self.emit.fresh(f"{name}_dq"), found.qparams, node, np.int8)
+    def _store(self, node: Node, position: int, values: Array, axis: int | None) -> str:
+        name = node.inputs[position]
+        by_row = node.is_op(*RECURRENT)  # a scale for each direction and gate
+        found = quantize_weight(values.reshape(-1, values.shape[-1]) if by_row else values, 0 if by_row else axis)
+        codes = self.emit.constant(np.ascontiguousarray(found.codes.reshape(values.shape)), f"{name}_q")
+        output = self.emit.fresh(f"{name}_dq")
+        if node.is_op("MatMul") and position == 1 and values.ndim == 2:
+            return self.emit.dequantize(codes, output, found.qparams, node, np.int8)
+        shape = [1] * values.ndim
+        if by_row:
+            shape[:-1] = values.shape[:-1]
+        elif axis is not None:
+            shape[axis] = values.shape[axis]
+        return self.emit.dequantize_at_load(codes, found.scale.reshape(shape), output, node)

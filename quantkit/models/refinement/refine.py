@@ -117,7 +117,7 @@ class Refiner:
         nodes = [node for graph in graphs for node in graph.sorted_nodes()]
         excluded = {nodes[i]: entry for i, entry in self._excluded.items()}
         left = dict(left_float or {})
-        excluded |= {nodes[i]: reason for i, reason in left.items() if i not in self._excluded}
+        in_float = {nodes[i]: reason for i, reason in left.items()}
         account = Account(model, seen)
         decisions, plans = quantize_static(
             model,
@@ -125,6 +125,7 @@ class Refiner:
             excluded,
             self._form,
             self._target,
+            in_float=in_float,
             equalized=equalized,
             within_pairs=self._within_pairs,
         )
