@@ -21,7 +21,7 @@
 struct qk_stream {
     qk_task *head, *tail; /* the running task is the head */
     pthread_cond_t wake;
-    atomic_int queued; /* what a spinning worker looks at */
+    atomic_int queued; /* what a spinning worker looks at; a moment behind the queue */
     int asleep, closed, dropped, started, threads;
     unsigned generation;
     char name[16];
@@ -64,7 +64,7 @@ static void end(qk_stream *s, qk_task *t, qk_task *before, qk_state state) {
 static void before_fork(void) { pthread_mutex_lock(&qk_tasks); }
 static void after_fork_in_parent(void) { pthread_mutex_unlock(&qk_tasks); }
 static void after_fork_in_child(void) {
-    pthread_mutex_init(&qk_tasks, NULL);
+    qk_tasks_init();
     pthread_cond_init(&all.gone, NULL);
     all.generation++;
     all.workers = all.busy = 0;
@@ -78,6 +78,7 @@ static void after_fork_in_child(void) {
             s->head->waiters = NULL; /* those threads are gone as well */
             end(s, s->head, NULL, QK_FORKED);
         }
+        atomic_store(&s->queued, 0); /* a push may have been on its way */
         if (s->dropped) drop_stream(s);
     }
 }
@@ -183,6 +184,14 @@ static qk_state run_task(qk_task *t) {
     return QK_DONE;
 }
 
+/* Ask for finished tasks to be taken, of which there are some. */
+static void tell_finished(void) {
+    if (!all.finished) return;
+    pthread_mutex_unlock(&qk_tasks);
+    all.finished();
+    pthread_mutex_lock(&qk_tasks);
+}
+
 static void run_head(qk_stream *s, qk_task *t) {
     qk_state state = QK_DONE;
     t->cause = qk_task_poison(t);
@@ -200,11 +209,7 @@ static void run_head(qk_stream *s, qk_task *t) {
         if (generation != all.generation) return; /* forked meanwhile, and this is the child: the task is over */
     }
     end(s, t, NULL, state);
-    if (all.finished && (!s->head || qk_finished_count >= MANY) && qk_finished_count) {
-        pthread_mutex_unlock(&qk_tasks);
-        all.finished();
-        pthread_mutex_lock(&qk_tasks);
-    }
+    if (qk_finished_count >= MANY) tell_finished();
 }
 
 static void *work(void *argument) {
@@ -215,18 +220,23 @@ static void *work(void *argument) {
     qk_limit_threads(s->threads);
     pthread_mutex_lock(&qk_tasks);
     const unsigned generation = s->generation;
+    int told = 0; /* that tasks are over, since the last of this worker was */
     while (generation == all.generation) {
-        qk_task *t = s->head;
-        if (!t) {
-            if (s->closed || all.stopping) break;
-            if (!found_by_spinning(s)) {
-                if (!s->head && !s->closed && !all.stopping && generation == all.generation) sleep_on(s);
-            }
+        qk_task *t = s->head, *first = t ? unfinished_dependency(t) : NULL;
+        if (t && !first) {
+            run_head(s, t);
+            told = 0;
             continue;
         }
-        qk_task *first = unfinished_dependency(t);
-        if (!first) {
-            run_head(s, t);
+        if (!t && (s->closed || all.stopping)) break;
+        if (!t && !told && found_by_spinning(s)) continue;
+        if (!told && qk_finished_count) { /* not before: whoever queues more takes them on the way */
+            told = 1;
+            tell_finished();
+            continue;
+        }
+        if (!t) {
+            if (!s->closed && !all.stopping && generation == all.generation) sleep_on(s);
             continue;
         }
         qk_waiter waiter = {&s->wake, NULL};
@@ -240,6 +250,7 @@ static void *work(void *argument) {
         s->started = 0;
         if (s->dropped) drop_stream(s);
         pthread_mutex_unlock(&qk_tasks);
+        if (all.finished && qk_finished_count) all.finished();
         if (all.left) all.left();
         pthread_mutex_lock(&qk_tasks);
         all.busy--;
@@ -267,7 +278,7 @@ static int start(qk_stream *s) {
 
 int qk_stream_push(qk_stream *s, qk_task *t, const qk_access *accesses, int count) {
     pthread_mutex_lock(&qk_tasks);
-    int status = s->closed || all.stopping ? -2 : s->started ? 0 : start(s);
+    int status = s->closed || all.stopping ? -2 : s->started ? 0 : start(s), wake = 0;
     if (!status) status = qk_task_order(t, accesses, count);
     if (!status) {
         t->refs++;
@@ -276,11 +287,14 @@ int qk_stream_push(qk_stream *s, qk_task *t, const qk_access *accesses, int coun
         if (s->tail) s->tail->next = t;
         else s->head = t;
         s->tail = t;
-        atomic_fetch_add_explicit(&s->queued, 1, memory_order_relaxed);
-        if (s->asleep && s->head == t) pthread_cond_signal(&s->wake);
+        wake = s->asleep && s->head == t;
     }
     pthread_mutex_unlock(&qk_tasks);
-    return status;
+    if (status) return status;
+    /* Only now, so that the worker that sees it does not run into the lock. */
+    atomic_fetch_add_explicit(&s->queued, 1, memory_order_relaxed);
+    if (wake) pthread_cond_signal(&s->wake);
+    return 0;
 }
 
 int qk_streams_stop(int64_t nanoseconds) {

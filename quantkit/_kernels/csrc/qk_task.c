@@ -1,11 +1,25 @@
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include "qk_task.h"
 
+#include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
-pthread_mutex_t qk_tasks = PTHREAD_MUTEX_INITIALIZER;
+/* The lock is held for moments only, so that whoever finds it taken looks again before the system puts it to sleep. */
+#ifdef PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
+#define LOCK PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
+#else
+#define LOCK PTHREAD_MUTEX_INITIALIZER
+#endif
+
+pthread_mutex_t qk_tasks = LOCK;
 _Thread_local qk_task *qk_task_running;
-int qk_finished_count;
+atomic_int qk_finished_count;
 static qk_task *first_finished, *last_finished;
+
+void qk_tasks_init(void) { qk_tasks = (pthread_mutex_t)LOCK; }
 
 int64_t qk_nanoseconds(void) {
     struct timespec t;
@@ -24,9 +38,14 @@ struct timespec qk_deadline(int64_t nanoseconds) {
 }
 
 qk_task *qk_task_new(void *owner, qk_owner_fn *run_owner) {
-    qk_task *t = calloc(1, sizeof *t);
+    qk_task *t = malloc(sizeof *t);
     if (!t) return NULL;
-    t->refs = 1;
+    memset(t, 0, offsetof(qk_task, few));
+    atomic_init(&t->refs, 1);
+    t->after = t->few;
+    t->after_room = QK_FEW;
+    t->calls = &t->one;
+    t->call_room = 1;
     t->owner = owner;
     t->run_owner = run_owner;
     return t;
@@ -41,45 +60,59 @@ static void hand_over(qk_task *t) {
     qk_finished_count++;
 }
 
-void qk_task_unref_locked(qk_task *t) {
-    if (--t->refs) return;
+/* Drop a reference that is not the last one without the lock; whether that was so. */
+static int unref_unless_last(qk_task *t) {
+    int refs = atomic_load_explicit(&t->refs, memory_order_relaxed);
+    while (refs > 1)
+        if (atomic_compare_exchange_weak_explicit(&t->refs, &refs, refs - 1, memory_order_release, memory_order_relaxed))
+            return 1;
+    return 0;
+}
+
+int qk_task_unref_locked(qk_task *t) {
+    int more = 0;
+    if (atomic_fetch_sub(&t->refs, 1) > 1) return 0;
     if (t->cause) {
         qk_task *cause = t->cause;
         t->cause = NULL;
-        qk_task_unref_locked(cause);
+        more = qk_task_unref_locked(cause);
     }
-    for (int i = 0; i < t->after_count; i++) qk_task_unref_locked(t->after[i].task);
+    for (int i = 0; i < t->after_count; i++) more |= qk_task_unref_locked(t->after[i].task);
     t->after_count = 0;
     if (t->owner && t->state >= QK_DONE) {
-        t->refs = 1;
+        atomic_store(&t->refs, 1);
         t->dead = 1;
         hand_over(t);
-        return;
+        return 1;
     }
-    free(t->after);
-    free(t->calls);
+    if (t->after != t->few) free(t->after);
+    if (t->calls != &t->one) free(t->calls);
     free(t);
+    return more;
 }
 
-void qk_task_ref(qk_task *t) {
-    pthread_mutex_lock(&qk_tasks);
-    t->refs++;
-    pthread_mutex_unlock(&qk_tasks);
-}
+void qk_task_ref(qk_task *t) { atomic_fetch_add_explicit(&t->refs, 1, memory_order_relaxed); }
 
 void qk_task_unref(qk_task *t) {
+    if (unref_unless_last(t)) return;
     pthread_mutex_lock(&qk_tasks);
     qk_task_unref_locked(t);
     pthread_mutex_unlock(&qk_tasks);
 }
 
+/* Room for `count` elements where there were some in the task itself or in memory of their own; NULL without memory. */
+static void *grow(void *array, const void *own, int had, int count, size_t size) {
+    void *grown = realloc(array == own ? NULL : array, size * (size_t)count);
+    if (grown && array == own) memcpy(grown, own, size * (size_t)had);
+    return grown;
+}
+
 int qk_task_add(qk_task *t, const qk_call *call) {
     if (t->call_count == t->call_room) {
-        const int room = t->call_room ? 2 * t->call_room : 1;
-        qk_call *calls = realloc(t->calls, sizeof *calls * (size_t)room);
+        qk_call *calls = grow(t->calls, &t->one, t->call_count, 2 * t->call_room, sizeof *calls);
         if (!calls) return -1;
         t->calls = calls;
-        t->call_room = room;
+        t->call_room *= 2;
     }
     t->calls[t->call_count++] = *call;
     return 0;
@@ -88,7 +121,7 @@ int qk_task_add(qk_task *t, const qk_call *call) {
 static int reserve(qk_task *t, int more) {
     if (t->after_count + more <= t->after_room) return 0;
     const int room = 2 * t->after_room > t->after_count + more ? 2 * t->after_room : t->after_count + more;
-    qk_after *after = realloc(t->after, sizeof *after * (size_t)room);
+    qk_after *after = grow(t->after, t->few, t->after_count, room, sizeof *after);
     if (!after) return -1;
     t->after = after;
     t->after_room = room;
@@ -167,8 +200,8 @@ qk_task *qk_task_poison(const qk_task *t) {
 }
 
 void qk_task_end(qk_task *t, qk_state state) {
-    t->state = state;
     t->finished = qk_nanoseconds();
+    atomic_store_explicit(&t->state, state, memory_order_release);
     t->next = NULL;
     for (int i = 0; i < t->after_count; i++) qk_task_unref_locked(t->after[i].task);
     t->after_count = 0;
@@ -214,6 +247,7 @@ static uint64_t marks;
 
 int qk_task_wait(qk_task *t, int64_t nanoseconds) {
     int result = 1, timed_out = 0;
+    if (atomic_load_explicit(&t->state, memory_order_acquire) >= QK_DONE) return 1;
     pthread_mutex_lock(&qk_tasks);
     qk_task *own = qk_task_running;
     if (t->state < QK_DONE && own && depends(t, own, ++marks)) {
@@ -235,10 +269,11 @@ int qk_task_wait(qk_task *t, int64_t nanoseconds) {
 }
 
 qk_outcome qk_task_outcome(qk_task *t) {
-    pthread_mutex_lock(&qk_tasks);
+    const int over = atomic_load_explicit(&t->state, memory_order_acquire) >= QK_DONE;
+    if (!over) pthread_mutex_lock(&qk_tasks);
     const qk_outcome outcome = {t->state,  t->status,  t->fault,   t->cause ? t->cause->owner : NULL,
                                 t->queued, t->started, t->finished};
-    pthread_mutex_unlock(&qk_tasks);
+    if (!over) pthread_mutex_unlock(&qk_tasks);
     return outcome;
 }
 
@@ -271,19 +306,23 @@ void *qk_hazards_failed(const qk_hazards *h) {
     return owner;
 }
 
+/* The bytes are gone: nobody else looks at their hazards, so that the lock guards the tasks alone. */
 int qk_hazards_clear(qk_hazards *h) {
-    pthread_mutex_lock(&qk_tasks);
-    for (int i = 0; i < h->count; i++) qk_task_unref_locked(h->readers[i]);
-    const int before = qk_finished_count;
-    if (h->writer) qk_task_unref_locked(h->writer);
-    const int more = qk_finished_count > before;
-    pthread_mutex_unlock(&qk_tasks);
+    int more = 0;
+    for (int i = -1; i < h->count; i++) {
+        qk_task *t = i < 0 ? h->writer : h->readers[i];
+        if (!t || unref_unless_last(t)) continue;
+        pthread_mutex_lock(&qk_tasks);
+        more |= qk_task_unref_locked(t);
+        pthread_mutex_unlock(&qk_tasks);
+    }
     free(h->readers);
     *h = (qk_hazards){0};
     return more;
 }
 
 qk_task *qk_take_finished(void) {
+    if (!atomic_load_explicit(&qk_finished_count, memory_order_relaxed)) return NULL;
     pthread_mutex_lock(&qk_tasks);
     qk_task *t = first_finished;
     first_finished = last_finished = NULL;

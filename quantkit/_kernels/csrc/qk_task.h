@@ -4,6 +4,7 @@
 #define QK_TASK_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <time.h>
 
 #include "qk_stream.h"
@@ -18,9 +19,11 @@ typedef struct {
     int reads; /* whether what it wrote is used: then its failure is ours */
 } qk_after;
 
+#define QK_FEW 4 /* dependencies that a task has room for without memory of its own */
+
 struct qk_task {
-    int refs;
-    qk_state state;
+    atomic_int refs;
+    _Atomic qk_state state; /* the last that is written when a task is over: then all else stands */
     qk_task *next;         /* in the stream's queue */
     qk_task **stream_head; /* of that queue */
     qk_call *calls;
@@ -38,18 +41,23 @@ struct qk_task {
     qk_task *next_finished;
     int dead; /* no references were left, but an owner */
     int64_t queued, started, finished;
+    qk_after few[QK_FEW];
+    qk_call one; /* most tasks have one call */
 };
 
 extern pthread_mutex_t qk_tasks;
 extern _Thread_local qk_task *qk_task_running; /* on the calling thread */
-extern int qk_finished_count;                  /* tasks that wait to be taken */
+extern atomic_int qk_finished_count;           /* tasks that wait to be taken */
+
+/* The lock as it is at first, again in a forked child. */
+void qk_tasks_init(void);
 
 int64_t qk_nanoseconds(void);
 struct timespec qk_deadline(int64_t nanoseconds); /* from now on, for condition variables */
 
-/* All of these with the lock held. */
+/* All of these with the lock held. `unref` returns whether the task now waits to be taken. */
 void qk_task_end(qk_task *task, qk_state state);
-void qk_task_unref_locked(qk_task *task);
+int qk_task_unref_locked(qk_task *task);
 void qk_task_watch(qk_task *task, qk_waiter *waiter);
 void qk_task_unwatch(qk_task *task, qk_waiter *waiter);
 /* Find what a task must wait for, and enter it in the hazards; -1 without memory, with nothing entered. */
