@@ -108,30 +108,8 @@ cdef class Memory:
 
         `exclusive`: nobody else holds `source`. Returns the Memory and the offset of the first element in it.
         """
-        cdef Memory self = Memory()
-        cdef Py_ssize_t low = 0, high, reach
-        cdef int i
-        try:
-            PyObject_GetBuffer(source, &self.source, PyBUF_STRIDES | PyBUF_WRITABLE)
-            self.writable = True
-        except (BufferError, ValueError):
-            PyObject_GetBuffer(source, &self.source, PyBUF_STRIDES)
-            self.writable = not self.source.readonly
-        self.home = BORROWED
-        self.resizable = exclusive
-        high = self.source.itemsize
-        for i in range(self.source.ndim):
-            reach = (self.source.shape[i] - 1) * self.source.strides[i]
-            if self.source.shape[i] == 0:
-                low = high = 0
-                break
-            if reach < 0:
-                low += reach
-            else:
-                high += reach
-        self.ptr = <char *>self.source.buf + low
-        self.nbytes = high - low
-        return self, -low
+        cdef Py_ssize_t offset
+        return borrow(source, exclusive, &offset), offset
 
     @staticmethod
     def map(int fd, long offset, size, bint shared, bint writable, origin, bint may_shrink):
@@ -217,6 +195,35 @@ cdef class Memory:
                 f"{self.origin} was truncated while mapped: it has {status.st_size} bytes, the map needs {self.file_end}"
             )
         return 0
+
+
+cdef Memory borrow(source, bint exclusive, Py_ssize_t *offset):
+    """`Memory.borrow`; `offset` is set to where the first element lies."""
+    cdef Memory self = Memory()
+    cdef Py_ssize_t low = 0, high, reach
+    cdef int i
+    try:
+        PyObject_GetBuffer(source, &self.source, PyBUF_STRIDES | PyBUF_WRITABLE)
+        self.writable = True
+    except (BufferError, ValueError):
+        PyObject_GetBuffer(source, &self.source, PyBUF_STRIDES)
+        self.writable = not self.source.readonly
+    self.home = BORROWED
+    self.resizable = exclusive
+    high = self.source.itemsize
+    for i in range(self.source.ndim):
+        reach = (self.source.shape[i] - 1) * self.source.strides[i]
+        if self.source.shape[i] == 0:
+            low = high = 0
+            break
+        if reach < 0:
+            low += reach
+        else:
+            high += reach
+    self.ptr = <char *>self.source.buf + low
+    self.nbytes = high - low
+    offset[0] = -low
+    return self
 
 
 cdef Py_ssize_t check_nbytes(size) except -1:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import operator
 import os
 import queue
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from quantkit.cpu import usable_cpus
 from quantkit.errors import InvalidArgument, StreamError, StreamForked
 from quantkit.streams import trace
-from quantkit.streams.stream import Stream, StreamFuture, _Job, fail_in_child
+from quantkit.streams.stream import Stream, StreamFuture, _Job, _name_of, fail_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -31,9 +30,9 @@ _pools: weakref.WeakSet[StreamPool] = weakref.WeakSet()
 class _Item:
     __slots__ = ("future", "job", "name", "queued")
 
-    def __init__(self, call: Callable[[], Any], name: str) -> None:
+    def __init__(self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         self.future: StreamFuture[Any] = StreamFuture()
-        self.job, self.name, self.queued = _Job(self.future, call), name, time.monotonic_ns()
+        self.job, self.name, self.queued = _Job(self.future, fn, args, kwargs), name, time.monotonic_ns()
 
 
 def _count(what: str, value: Any) -> int:
@@ -82,10 +81,12 @@ class StreamPool:
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> StreamFuture[R]:
         """Queue a call, and return its future."""
-        return self._put(lambda: fn(*args, **kwargs), getattr(fn, "__name__", type(fn).__name__))
+        return self._put(_name_of(fn), fn, args, kwargs)
 
-    def _put(self, call: Callable[[], Any], name: str) -> StreamFuture[Any]:
-        item = _Item(call, name)
+    def _put(
+        self, name: str, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> StreamFuture[Any]:
+        item = _Item(name, fn, args, kwargs)
         with self._lock:
             if self._closed:
                 raise StreamError("StreamPool: the pool is closed")
@@ -242,7 +243,7 @@ class _Flight:
     ) -> None:
         self.pool, self.fn, self.items = pool, fn, items
         self.ordered, self.ahead, self.room, self.nbytes = ordered, ahead, room, nbytes
-        self.name = getattr(fn, "__name__", type(fn).__name__)
+        self.name = _name_of(fn)
         self.sizes: dict[StreamFuture[Any], int] = {}  # in the order of the items
         self.done: queue.SimpleQueue[StreamFuture[Any]] = queue.SimpleQueue()
         self.bytes = 0
@@ -263,7 +264,7 @@ class _Flight:
             if self.room is not None and self.sizes and self.bytes + size > self.room:
                 return
             item = self.held.pop()
-            future = self.pool._put(functools.partial(self._call, item), self.name)
+            future = self.pool._put(self.name, self._call, (item,), {})
             del item
             self.sizes[future] = size
             self.bytes += size

@@ -66,12 +66,15 @@ class StreamFuture(Future[R], Generic[R]):
 class _Job:
     """A callable in its turn: run by a worker, or dropped where it never comes to that."""
 
-    __slots__ = ("call", "context", "future", "told")
+    __slots__ = ("args", "context", "fn", "future", "kwargs", "told")
 
-    def __init__(self, future: StreamFuture[Any], call: Callable[[], Any]) -> None:
-        self.future, self.call, self.told = future, call, False
+    def __init__(
+        self, future: StreamFuture[Any], fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
+        self.future, self.fn, self.args, self.kwargs, self.told = future, fn, args, kwargs, False
         self.context = contextvars.copy_context()
-        self.context.run(_core.enter, None)  # verbs in the callable run at once: it is in its turn
+        if _core.current() is not None:
+            self.context.run(_core.enter, None)  # verbs in the callable run at once: it is in its turn
 
     def __call__(self) -> Any:
         future = self.future
@@ -79,7 +82,7 @@ class _Job:
             self.told = True
             return _core.CANCELLED
         try:
-            result = self.context.run(self.call)
+            result = self.context.run(self.fn, *self.args, **self.kwargs)
         except BaseException as error:
             future.set_exception(error)
             return error
@@ -208,8 +211,7 @@ class Stream(_core.StreamBase):
             the next `synchronize`.
         """
         future: StreamFuture[R] = StreamFuture()
-        job = _Job(future, lambda: fn(*args, **kwargs))
-        task = _core.Task(self, getattr(fn, "__name__", type(fn).__name__), job)
+        task = _core.Task(self, _name_of(fn), _Job(future, fn, args, kwargs))
         future._task = task
         task.queue()
         return future
@@ -228,7 +230,9 @@ class Stream(_core.StreamBase):
         self.synchronize()
 
     def __await__(self) -> Generator[Any, None, None]:
-        yield from self.submit(_nothing).__await__()
+        future = self.submit(_nothing)
+        yield from future.__await__()
+        future._task.wait()  # the worker has still to put it away
         self._raise()
 
     def __repr__(self) -> str:
@@ -237,6 +241,11 @@ class Stream(_core.StreamBase):
 
 def _nothing() -> None:
     pass
+
+
+def _name_of(fn: Callable[..., Any]) -> str:
+    name = getattr(fn, "__name__", None)
+    return name if type(name) is str else type(fn).__name__
 
 
 class _Default(Stream):
@@ -260,7 +269,7 @@ class _Default(Stream):
 
     def submit(self, fn: Callable[..., R], /, *args: Any, **kwargs: Any) -> StreamFuture[R]:
         future: StreamFuture[R] = StreamFuture()
-        _Job(future, lambda: fn(*args, **kwargs))()
+        _Job(future, fn, args, kwargs)()
         return future
 
     def close(self) -> None:
