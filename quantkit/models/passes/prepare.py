@@ -15,6 +15,7 @@ from quantkit.graph import FLOAT_TYPES, Graph, Model, Node, element_type, fold_c
 from quantkit.graph.fold import tidy
 from quantkit.models.passes.gates import unify_gates
 from quantkit.models.passes.half import widen
+from quantkit.models.passes.invariants import free_invariants
 
 _FOLD_INTO = ("Conv", "ConvTranspose", "Gemm")
 
@@ -30,6 +31,7 @@ def prepare(model: Model) -> Model:
     _free_overridable_weights(model)
     model = raise_opset(model)
     widen(model)
+    free_invariants(model)
     fold_constants(model)
     for graph in model.graph.walk():
         for node in graph.nodes:
