@@ -38,7 +38,8 @@ def affine_plain(x, y, scale, zero_point):
         else:
             low, high = 0, 255
         if (x_dtype != QK_I32 and 0 < scale_value < INFINITY and low <= zero_point_value <= high
-                and same_shape(&xb, &yb) and element_count(&xb) and not overlaps(&xb, &yb)):
+                and same_shape(&xb, &yb) and element_count(&xb) and is_aligned(&xb) and is_aligned(&yb)
+                and not overlaps(&xb, &yb)):
             if make_layout_or_not(&call.affine.layout, &xb, &yb, -1) == 0:
                 call.run = qk_run_affine
                 call.affine.x_dtype = x_dtype
@@ -86,6 +87,9 @@ def affine(x, y, scale, zero_point, int axis=-1, bint x_is_bf16=False, bint y_is
             raise InvalidDType(f"no kernel from {getattr(x, 'dtype', type(x))} to {getattr(y, 'dtype', type(y))}")
         if not same_shape(&xb, &yb):
             raise ShapeMismatch(f"wanted out of shape {shape_of(&xb)}, got {shape_of(&yb)}")
+        check_axis(&xb, axis)
+        check_aligned("x", &xb)
+        check_aligned("out", &yb)
         if element_count(&xb) == 0:
             return True
         if overlaps(&xb, &yb):
@@ -104,15 +108,21 @@ def affine(x, y, scale, zero_point, int axis=-1, bint x_is_bf16=False, bint y_is
             else:
                 call.affine.zero_point_value = zero_point
         else:
-            PyObject_GetBuffer(scale, &sb, PyBUF_FORMAT | PyBUF_STRIDES)
+            PyObject_GetBuffer(scale, &sb, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS)
             held = 2
-            PyObject_GetBuffer(zero_point, &zb, PyBUF_FORMAT | PyBUF_STRIDES)
+            PyObject_GetBuffer(zero_point, &zb, PyBUF_FORMAT | PyBUF_C_CONTIGUOUS)
             held = 3
+            check_aligned("scale", &sb)
+            check_aligned("zero_point", &zb)
+            if dtype_of(&sb, False) != QK_F32 or dtype_of(&zb, False) not in (QK_F32, QK_I32):
+                raise InvalidDType(f"wanted scales of float32 and zero points of int32 or float32, got "
+                                   f"{getattr(scale, 'dtype', type(scale))} and "
+                                   f"{getattr(zero_point, 'dtype', type(zero_point))}")
             if element_count(&sb) != xb.shape[axis] or element_count(&zb) != xb.shape[axis]:
                 raise ShapeMismatch(f"wanted {xb.shape[axis]} scales and zero points, got {element_count(&sb)} and "
                                     f"{element_count(&zb)}")
             call.affine.scale = <const float *>sb.buf
-            if zb.format[0] == b"f":
+            if dtype_of(&zb, False) == QK_F32:
                 call.affine.zero_point_f = <const float *>zb.buf
             else:
                 call.affine.zero_point = <const int32_t *>zb.buf
@@ -141,6 +151,7 @@ def copy(x, y):
                                     f"ones {shape_of(&yb)}")
             if element_count(&xb) == 0:
                 return
+            check_aligned("out", &yb)
             make_layout(&call.copy.layout, &xb, &yb, -1)
             call.run = qk_run_copy
             call.copy.x = <const char *>xb.buf
@@ -167,6 +178,7 @@ def dynamic_quantize(x, y, float[::1] scale, uint8_t[::1] zero_point, bint x_is_
             call.dynamic.affine.y_dtype = dtype_of(&yb, False)
             if call.dynamic.affine.y_dtype != QK_U8 or not same_shape(&xb, &yb):
                 raise ShapeMismatch(f"wanted uint8 codes of shape {shape_of(&xb)}, got {shape_of(&yb)}")
+            check_aligned("x", &xb)
             call.dynamic.empty = element_count(&xb) == 0
             if not call.dynamic.empty:
                 make_layout(&call.dynamic.affine.layout, &xb, &yb, -1)

@@ -1,4 +1,5 @@
-# Integer convolutions: packed weights, what happens to the sums, and one call of the C driver each.
+# Integer convolutions: packed weights, and one call of the C driver each.
+import math
 
 
 cdef class PackedTaps:
@@ -26,38 +27,61 @@ cdef class PackedTaps:
     cdef readonly size_t nbytes
 
     def __cinit__(self, matrices, tuple kernel, int64_t channels, int64_t group, str form, order=None, int square=0):
-        cdef const int32_t[::1] taps
         cdef PackedMatmul p
-        cdef int i
+        cdef int32_t *taps
+        cdef int64_t depth, i
         self.held = tuple([PackedMatmul(m) for m in matrices])
+        if form not in ("taps", "columns", "depthwise"):
+            raise InvalidArgument(f"wanted form='taps', 'columns' or 'depthwise', got {form!r}")
+        self.c.form = {"taps": QK_CONV_TAPS, "columns": QK_CONV_COLUMNS, "depthwise": QK_CONV_DEPTHWISE}[form]
+        if (not 1 <= len(kernel) <= QK_SPATIAL or min(kernel) < 1 or group < 1 or channels < 1 or channels % group
+                or len(self.held) != (1 if form == "depthwise" else group)
+                or (form == "depthwise") != (order is not None) or (form == "depthwise" and channels != group)):
+            raise ShapeMismatch(f"wanted matrices for kernel {kernel}, {channels} channels, group {group} and form "
+                                f"{form!r}, got {len(self.held)}")
         self.groups = <qk_packed_matmul *>calloc(len(self.held), sizeof(qk_packed_matmul))
         if self.groups == NULL:
             raise OutOfMemory(f"no memory for {len(self.held)} groups")
-        self.c.form = {"taps": QK_CONV_TAPS, "columns": QK_CONV_COLUMNS, "depthwise": QK_CONV_DEPTHWISE}[form]
+        for i in range(3):
+            self.c.kernel[i] = 1
+        for i in range(len(kernel)):
+            self.c.kernel[3 - len(kernel) + i] = kernel[i]
+        depth = math.prod(kernel) * (channels // group)
+        if form == "depthwise":
+            depth = memoryview(order).nbytes // 4
+            if depth % 4:
+                raise ShapeMismatch(f"wanted an order of a multiple of 4 taps, got {depth}")
+            self.order_held = bytearray(4 * depth)
+            taps = <int32_t *>PyByteArray_AS_STRING(self.order_held)
+            copy_values("order", order, QK_I32, 1, depth, depth, taps)
+            for i in range(depth):
+                if not -1 <= taps[i] < math.prod(kernel):
+                    raise InvalidArgument(f"wanted taps from -1 to {math.prod(kernel) - 1}, got {taps[i]}")
+            self.c.order = taps
+            if square not in (0, 3, 5) or (square and (kernel != (square, square) or depth != (12 if square == 3 else 28))):
+                raise InvalidArgument(f"no kernels of whole rows for kernel {kernel} with square={square}")
+            self.c.square = square
+        elif form == "taps":
+            depth = math.prod(kernel) * ((channels // group + 3) // 4 * 4)
         for i, p in enumerate(self.held):
             self.groups[i] = p.held.p
             self.nbytes += p.nbytes
             self.is_signed = p.is_signed
             self.c.outputs += p.held.p.n
+            if (p.held.p.data == NULL or p.held.p.n < 1 or p.held.p.n != self.groups[0].n or p.held.p.k != depth
+                    or p.is_signed != (<PackedMatmul>self.held[0]).is_signed):
+                raise ShapeMismatch(f"wanted matrices of {depth} rows, of one dtype and width each, got {p!r}")
+        if self.c.outputs % group:
+            raise ShapeMismatch(f"wanted outputs for group {group}, got {self.c.outputs}")
         self.c.packed = self.groups
         self.c.channels = channels
         self.c.group = group
-        for i in range(3):
-            self.c.kernel[i] = 1
-        for i in range(len(kernel)):
-            self.c.kernel[3 - len(kernel) + i] = kernel[i]
-        if order is not None:
-            taps = order
-            check_length("order", taps.shape[0], (self.groups[0].k + 3) // 4 * 4)
-            self.order_held = order
-            self.c.order = &taps[0]
-            self.c.square = square
 
     def __dealloc__(self):
         free(self.groups)
 
 
-cdef class ConvPlan:
+cdef class ConvPlan(Epilogue):
     """Packed weights with everything that happens to their products, prepared once for any number of runs.
 
     Parameters
@@ -71,82 +95,14 @@ cdef class ConvPlan:
     """
 
     cdef PackedTaps w
-    cdef qk_epilogue e
-    cdef int32_t *memory
-    cdef bint x_is_signed
-    cdef int32_t x_zero
-    cdef uint8_t table[256]
-    cdef int out_dtype
 
-    def __cinit__(self, PackedTaps w not None, bint x_is_signed, int x_zero_point, w_zero_point, bias, str out, scale,
+    def __cinit__(self, PackedTaps w not None, bint x_is_signed, x_zero_point, w_zero_point, bias, str out, scale,
                   int zero_point=0, int low=0, int high=255, table=None):
-        cdef int64_t outputs = w.c.outputs, groups = len(w.held), n = outputs // groups, total, padded, g, i, at
-        cdef int32_t flip = 0 if w.is_signed else 128
-        cdef int32_t *start
-        cdef int32_t *zeros
-        cdef float *floats_out
-        cdef const int32_t[::1] ints
-        cdef const float[::1] floats
-        cdef const uint8_t[::1] codes
-        cdef bint one_zero = isinstance(w_zero_point, int)
-        cdef int32_t zero = 0
         self.w = w
-        self.x_is_signed = x_is_signed
-        self.x_zero = x_zero_point + (128 if x_is_signed else 0)
-        padded = qk_padded_columns(n)
-        total = max(groups * padded, 16)
-        self.memory = <int32_t *>calloc(total * 4, 4)
-        if self.memory == NULL:
-            raise OutOfMemory(f"no memory for the parameters of {outputs} outputs")
-        start = self.memory
-        zeros = self.memory + total
-        self.e.out = {"int32": QK_OUT_I32, "uint8": QK_OUT_U8, "int8": QK_OUT_S8, "float32": QK_OUT_F32}[out]
-        self.out_dtype = {"int32": QK_I32, "uint8": QK_U8, "int8": QK_S8, "float32": QK_F32}[out]
-        self.e.start = start
-        if one_zero:
-            zero = w_zero_point
-        else:
-            ints = w_zero_point
-            check_length("w_zero_point", ints.shape[0], outputs)
-        for i in range(outputs):
-            g = i // n
-            at = g * padded + i % n
-            start[at] = <int32_t>(0 - <uint32_t>self.x_zero * <uint32_t>w.groups[g].colsum[i % n])
-            zeros[at] = (zero if one_zero else ints[i]) - flip
-            if zeros[at]:
-                self.e.b_zero = zeros
-        if bias is not None and out != "float32":
-            ints = bias
-            check_length("bias", ints.shape[0], outputs)
-            for i in range(outputs):
-                at = i // n * padded + i % n
-                start[at] = <int32_t>(<uint32_t>start[at] + <uint32_t>ints[i])
-        if scale is not None:
-            floats = scale
-            check_length("scale", floats.shape[0], outputs)
-            floats_out = <float *>(self.memory + 2 * total)
-            for i in range(outputs):
-                floats_out[i // n * padded + i % n] = floats[i]
-            self.e.scale = floats_out
-        if bias is not None and out == "float32":
-            floats = bias
-            check_length("bias", floats.shape[0], outputs)
-            floats_out = <float *>(self.memory + 3 * total)
-            for i in range(outputs):
-                floats_out[i // n * padded + i % n] = floats[i]
-            self.e.bias = floats_out
-        self.e.zero_point = zero_point
-        self.e.low = low
-        self.e.high = high
-        if table is not None:
-            codes = table
-            check_length("table", codes.shape[0], 256)
-            for i in range(256):
-                self.table[i] = codes[i]
-            self.e.table = self.table
-
-    def __dealloc__(self):
-        free(self.memory)
+        if w.c.form == QK_CONV_DEPTHWISE and not (isinstance(w_zero_point, int) and w_zero_point == 0):
+            raise InvalidArgument("depthwise weights are packed without a zero point")
+        self.prepare(w.groups, len(w.held), w.is_signed, x_is_signed, x_zero_point, w_zero_point, bias, out, scale,
+                     zero_point, low, high, table)
 
     def run(self, x, out, tuple strides, tuple pads, tuple dilations, residual=None, float own_ratio=0,
             int own_zero_point=0, float residual_ratio=0, int residual_zero_point=0, int threads=0):
@@ -159,6 +115,7 @@ cdef class ConvPlan:
         cdef Py_buffer xb, yb, rb
         cdef qk_call call
         cdef int dtype, held = 1, d, s, dims
+        cdef object reach
         memset(&call.conv, 0, sizeof(call.conv))
         PyObject_GetBuffer(x, &xb, PyBUF_FORMAT | PyBUF_STRIDES)
         try:
@@ -167,15 +124,25 @@ cdef class ConvPlan:
             dims = xb.ndim - 2
             dtype = dtype_of(&xb, False)
             if (not 1 <= dims <= QK_SPATIAL or xb.shape[1] != self.w.c.channels
-                    or dtype != (QK_S8 if self.x_is_signed else QK_U8)):
-                raise ShapeMismatch(f"wanted x of {'int8' if self.x_is_signed else 'uint8'} [N, {self.w.c.channels}, "
+                    or dtype != (QK_S8 if self.a_is_signed else QK_U8)):
+                raise ShapeMismatch(f"wanted x of {'int8' if self.a_is_signed else 'uint8'} [N, {self.w.c.channels}, "
                                     f"...], got {getattr(x, 'dtype', type(x))} {shape_of(&xb)}")
             if (yb.ndim != xb.ndim or yb.shape[0] != xb.shape[0] or yb.shape[1] != self.w.c.outputs
                     or dtype_of(&yb, False) != self.out_dtype):
                 raise ShapeMismatch(f"wanted out [{xb.shape[0]}, {self.w.c.outputs}, ...], got "
                                     f"{getattr(out, 'dtype', type(out))} {shape_of(&yb)}")
+            check_aligned("out", &yb)
             if not len(strides) == len(pads) == len(dilations) == dims:
                 raise ShapeMismatch(f"wanted {dims} strides, pads and dilations")
+            for d in range(dims):
+                # The last tap of the last pixel, in 64 bits with room to spare.
+                reach = yb.shape[d + 2] * strides[d] + self.w.c.kernel[3 - dims + d] * dilations[d]
+                if strides[d] < 1 or dilations[d] < 1 or reach > 1 << 60 or not -(1 << 60) <= pads[d] <= 1 << 60:
+                    raise InvalidArgument(f"wanted strides and dilations >= 1, within reach, and pads, got {strides}, "
+                                          f"{dilations} and {pads}")
+            for d in range(3 - dims):
+                if self.w.c.kernel[d] != 1:
+                    raise ShapeMismatch(f"wanted x of {5 - d} dimensions for these weights, got {shape_of(&xb)}")
             for d in range(3):
                 s = d - 3 + xb.ndim
                 call.conv.size_in[d] = call.conv.size_out[d] = call.conv.stride[d] = call.conv.dilation[d] = 1
@@ -190,8 +157,8 @@ cdef class ConvPlan:
             call.conv.x = <const uint8_t *>xb.buf
             call.conv.x_batch_stride = xb.strides[0]
             call.conv.x_channel_stride = xb.strides[1]
-            call.conv.flip = self.x_is_signed
-            call.conv.x_zero = self.x_zero
+            call.conv.flip = self.a_is_signed
+            call.conv.x_zero = self.a_zero
             call.conv.batch = xb.shape[0]
             call.conv.w = &self.w.c
             call.conv.y = yb.buf
@@ -202,19 +169,12 @@ cdef class ConvPlan:
             if residual is not None:
                 PyObject_GetBuffer(residual, &rb, PyBUF_FORMAT | PyBUF_STRIDES)
                 held = 3
-                dtype = dtype_of(&rb, False)
-                if (not same_shape(&rb, &yb) or (dtype != QK_U8 and dtype != QK_S8)
-                        or not evenly_spaced(&rb) or not evenly_spaced(&yb)):
-                    raise ShapeMismatch(f"wanted a residual of 8-bit codes {shape_of(&yb)}, channels-last like out, got "
-                                        f"{getattr(residual, 'dtype', type(residual))} {shape_of(&rb)}")
-                call.conv.e.residual = <const uint8_t *>rb.buf
+                self.add_residual(&call.conv.e, residual, &rb, &yb, own_ratio, own_zero_point, residual_ratio,
+                                  residual_zero_point)
+                if not evenly_spaced(&rb) or not evenly_spaced(&yb):
+                    raise ShapeMismatch("wanted a residual and out that are both channels-last")
                 call.conv.e.residual_stride = rb.strides[rb.ndim - 1]
                 call.conv.residual_batch_stride = rb.strides[0]
-                call.conv.e.residual_is_signed = dtype == QK_S8
-                call.conv.e.own_ratio = own_ratio
-                call.conv.e.own_zero_point = own_zero_point
-                call.conv.e.residual_ratio = residual_ratio
-                call.conv.e.residual_zero_point = residual_zero_point
             call.run = qk_run_conv
             perform(&call, (self, x, out, residual))
         finally:

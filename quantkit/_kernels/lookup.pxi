@@ -4,8 +4,7 @@
 def lookup(x, y, tables, int axis=-1):
     """y = tables[x], code by code, for buffers of 8-bit codes of one shape and any strides.
 
-    `tables`: a C-contiguous buffer of 256 bytes, or, with an `axis` >= 0, of 256 for each channel; its length is the
-    caller's to check. Returns False, with nothing written, where x and y overlap without being the same memory.
+    `tables`: a C-contiguous buffer of 256 bytes, or, with an `axis` >= 0, of 256 for each channel. Returns False, with nothing written, where x and y overlap without being the same memory.
     """
     cdef Py_buffer xb, yb
     cdef qk_call call
@@ -21,6 +20,11 @@ def lookup(x, y, tables, int axis=-1):
         held = 2
         if not same_shape(&xb, &yb):
             raise ShapeMismatch(f"wanted out of shape {shape_of(&xb)}, got {shape_of(&yb)}")
+        if dtype_of(&xb, False) not in (QK_U8, QK_S8) or dtype_of(&yb, False) not in (QK_U8, QK_S8):
+            raise InvalidDType(f"wanted codes of uint8 or int8, got {getattr(x, 'dtype', type(x))} and "
+                               f"{getattr(y, 'dtype', type(y))}")
+        check_axis(&xb, axis)
+        check_length("tables", bytes_.shape[0], 256 * (xb.shape[axis] if axis >= 0 else 1))
         if element_count(&xb) == 0:
             return True
         same = xb.buf == yb.buf

@@ -1,6 +1,5 @@
 # Integer products: packed right operands, what happens to the sums, and one call of the C driver each.
 from cpython.bytearray cimport PyByteArray_AS_STRING
-from libc.stdlib cimport calloc, free
 
 cdef extern from "qk_pool.h" nogil:
     void qk_set_num_threads(int threads)
@@ -66,6 +65,8 @@ cdef class PackedMatmul:
             self.is_signed = dtype == QK_S8
             p.k = bb.shape[0]
             p.n = bb.shape[1]
+            if (<double>p.k + 4) * (<double>p.n + 16) > <double>(1 << 60):
+                raise OutOfMemory(f"a packed matrix of {p.k} x {p.n} is more than this machine can address")
             data_bytes = (<size_t>qk_packed_bytes(p.k, p.n) + 64) // 64 * 64  # never nothing
             all_bytes = data_bytes + <size_t>qk_padded_columns(p.n) * 4
             # On huge pages where large: weights that a row at a time is multiplied with are read at the speed of
@@ -85,6 +86,8 @@ cdef class PackedMatmul:
     def to_come(int64_t k, int64_t n, bint is_signed):
         """Stand for right operands that `MatmulPlan.run_batch` packs on the way; it holds no codes."""
         cdef PackedMatmul made = PackedMatmul(None)
+        if k < 0 or n < 0 or (<double>k + 4) * (<double>n + 16) > <double>(1 << 60):
+            raise ShapeMismatch(f"wanted the shape of a matrix, got {k} x {n}")
         made.held.p.k = k
         made.held.p.n = n
         made.is_signed = is_signed
@@ -98,7 +101,7 @@ cdef class PackedMatmul:
         return f"PackedMatmul(shape={self.shape}, dtype={'int8' if self.is_signed else 'uint8'})"
 
 
-cdef class MatmulPlan:
+cdef class MatmulPlan(Epilogue):
     """A packed right operand with everything that happens to its products, prepared once for any number of runs.
 
     Parameters
@@ -119,83 +122,15 @@ cdef class MatmulPlan:
     """
 
     cdef PackedBytes b
-    cdef qk_epilogue e
-    cdef int32_t *memory
-    cdef bint a_is_signed
-    cdef int32_t a_zero
-    cdef uint8_t table[256]
-    cdef int out_dtype
+    cdef bint b_is_signed
 
     def __cinit__(self, PackedMatmul b not None, bint a_is_signed, a_zero_point, b_zero_point, bias, str out, scale,
                   int zero_point=0, int low=0, int high=255, table=None):
-        cdef int64_t n = b.held.p.n, padded = qk_padded_columns(b.held.p.n), i
-        cdef const int32_t *colsum = b.held.p.colsum
-        cdef int32_t flip = 0 if b.is_signed else 128
-        cdef int32_t *start
-        cdef int32_t *zeros
-        cdef float *scales
-        cdef float *biases
-        cdef const int32_t[::1] ints
-        cdef const float[::1] floats
-        cdef const uint8_t[::1] codes
         self.b = b.held
-        self.a_is_signed = a_is_signed
-        self.a_zero = <int32_t>a_zero_point + (128 if a_is_signed else 0)
-        self.memory = <int32_t *>calloc(max(padded, 16) * 4, 4)
-        if self.memory == NULL:
-            raise OutOfMemory(f"no memory for the parameters of {n} columns")
-        start = self.memory
-        zeros = self.memory + padded
-        scales = <float *>(self.memory + 2 * padded)
-        biases = <float *>(self.memory + 3 * padded)
-        self.e.out = {"int32": QK_OUT_I32, "uint8": QK_OUT_U8, "int8": QK_OUT_S8, "float32": QK_OUT_F32}[out]
-        self.out_dtype = {"int32": QK_I32, "uint8": QK_U8, "int8": QK_S8, "float32": QK_F32}[out]
-        if colsum != NULL:
-            for i in range(n):
-                start[i] = <int32_t>(0 - <uint32_t>self.a_zero * <uint32_t>colsum[i])
-            self.e.start = start
-            self.e.colsum = colsum
-        if isinstance(b_zero_point, int):
-            if b_zero_point - flip:
-                for i in range(n):
-                    zeros[i] = b_zero_point - flip
-                self.e.b_zero = zeros
-        elif b_zero_point is not None:
-            ints = b_zero_point
-            check_length("b_zero_point", ints.shape[0], n)
-            for i in range(n):
-                zeros[i] = ints[i] - flip
-                if zeros[i]:
-                    self.e.b_zero = zeros
-        if bias is not None and out == "float32" and memoryview(bias).format == "f":
-            floats = bias
-            check_length("bias", floats.shape[0], n)
-            for i in range(n):
-                biases[i] = floats[i]
-            self.e.bias = biases
-        elif bias is not None:
-            ints = bias
-            check_length("bias", ints.shape[0], n)
-            for i in range(n):
-                start[i] = <int32_t>(<uint32_t>start[i] + <uint32_t>ints[i])
-        if scale is not None:
-            floats = scale
-            check_length("scale", floats.shape[0], n)
-            for i in range(n):
-                scales[i] = floats[i]
-            self.e.scale = scales
-        self.e.zero_point = zero_point
-        self.e.low = low
-        self.e.high = high
-        if table is not None:
-            codes = table
-            check_length("table", codes.shape[0], 256)
-            for i in range(256):
-                self.table[i] = codes[i]
-            self.e.table = self.table
-
-    def __dealloc__(self):
-        free(self.memory)
+        self.b_is_signed = b.is_signed
+        self.prepare(&b.held.p, 1, b.is_signed, a_is_signed, a_zero_point, b_zero_point, bias, out, scale, zero_point,
+                     low, high, table)
+        self.e.colsum = b.held.p.colsum
 
     def run(self, a, out, a_zero_points=None, residual=None, float own_ratio=0, int own_zero_point=0,
             float residual_ratio=0, int residual_zero_point=0, int threads=0):
@@ -207,7 +142,6 @@ cdef class MatmulPlan:
         """
         cdef Py_buffer ab, cb, rb
         cdef qk_call call
-        cdef const int32_t[::1] zeros
         cdef object row_zeros = None
         cdef int dtype, held = 1
         cdef int64_t item
@@ -226,36 +160,21 @@ cdef class MatmulPlan:
                     or dtype_of(&cb, False) != self.out_dtype or (cb.strides[1] != item and cb.shape[1] > 1)):
                 raise ShapeMismatch(f"wanted out of shape [{ab.shape[0]}, {self.b.p.n}], contiguous along its rows, got "
                                     f"{getattr(out, 'dtype', type(out))} {shape_of(&cb)}")
-            call.matmul.a = <const uint8_t *>ab.buf
-            call.matmul.a_stride = ab.strides[0]
-            call.matmul.a_column_stride = ab.strides[1]
-            call.matmul.m = ab.shape[0]
-            call.matmul.flip_a = self.a_is_signed
-            call.matmul.a_zero_point = self.a_zero
-            call.matmul.b = &self.b.p
-            call.matmul.c = cb.buf
-            call.matmul.c_stride = cb.strides[0]
-            call.matmul.e = self.e
-            call.matmul.threads = threads if threads > 0 else qk_num_threads()
+            check_aligned("out", &cb)
+            self.fill(&call.matmul, &ab, &cb)
+            if threads > 0:
+                call.matmul.threads = threads
             if a_zero_points is not None:
-                zeros = a_zero_points
-                check_length("a_zero_point", zeros.shape[0], ab.shape[0])
-                row_zeros = self.row_zeros(zeros)
+                row_zeros = self.row_zeros(a_zero_points, ab.shape[0])
                 call.matmul.e.a_zero = <int32_t *>PyByteArray_AS_STRING(row_zeros)
             if residual is not None:
                 PyObject_GetBuffer(residual, &rb, PyBUF_FORMAT | PyBUF_STRIDES)
                 held = 3
-                dtype = dtype_of(&rb, False)
-                if not same_shape(&rb, &cb) or rb.strides[1] != 1 or (dtype != QK_U8 and dtype != QK_S8):
-                    raise ShapeMismatch(f"wanted a residual of 8-bit codes {shape_of(&cb)}, contiguous along its rows, "
-                                        f"got {getattr(residual, 'dtype', type(residual))} {shape_of(&rb)}")
-                call.matmul.e.residual = <const uint8_t *>rb.buf
+                self.add_residual(&call.matmul.e, residual, &rb, &cb, own_ratio, own_zero_point, residual_ratio,
+                                  residual_zero_point)
+                if rb.strides[1] != 1 and rb.shape[1] > 1:
+                    raise ShapeMismatch("wanted a residual that is contiguous along its rows")
                 call.matmul.e.residual_stride = rb.strides[0]
-                call.matmul.e.residual_is_signed = dtype == QK_S8
-                call.matmul.e.own_ratio = own_ratio
-                call.matmul.e.own_zero_point = own_zero_point
-                call.matmul.e.residual_ratio = residual_ratio
-                call.matmul.e.residual_zero_point = residual_zero_point
             call.run = qk_run_matmul
             perform(&call, (self, a, out, row_zeros, residual))
         finally:
@@ -265,13 +184,28 @@ cdef class MatmulPlan:
             if held >= 3:
                 PyBuffer_Release(&rb)
 
-    cdef object row_zeros(self, const int32_t[::1] zeros):
+    cdef void fill(self, qk_matmul_call *call, const Py_buffer *a, const Py_buffer *c) noexcept:
+        """The call for the matrices a[M, K] and c[M, N]."""
+        call.a = <const uint8_t *>a.buf
+        call.a_stride = a.strides[0]
+        call.a_column_stride = a.strides[1]
+        call.m = a.shape[0]
+        call.flip_a = self.a_is_signed
+        call.a_zero_point = self.a_zero
+        call.b = &self.b.p
+        call.c = c.buf
+        call.c_stride = c.strides[0]
+        call.e = self.e
+        call.threads = qk_num_threads()
+
+    cdef object row_zeros(self, zeros, int64_t rows):
         """What each row's zero point is less than the plan's own, which is in its start already."""
+        cdef object held = bytearray(4 * max(rows, 1))
+        cdef uint32_t *made = <uint32_t *>PyByteArray_AS_STRING(held)
         cdef int64_t i
-        cdef object held = bytearray(4 * max(zeros.shape[0], 1))
-        cdef int32_t *made = <int32_t *>PyByteArray_AS_STRING(held)
-        for i in range(zeros.shape[0]):
-            made[i] = self.a_zero - (zeros[i] + (128 if self.a_is_signed else 0))
+        copy_values("a_zero_point", zeros, QK_I32, 1, rows, rows, made)
+        for i in range(rows):
+            made[i] = <uint32_t>self.a_zero - (made[i] + <uint32_t>(128 if self.a_is_signed else 0))
         return held
 
     def run_plain(self, a, out):
@@ -294,18 +228,8 @@ cdef class MatmulPlan:
         if (ab.ndim == 2 and cb.ndim == 2 and ab.shape[1] == self.b.p.k and cb.shape[1] == self.b.p.n
                 and ab.shape[0] == cb.shape[0] and dtype_of(&ab, False) == (QK_S8 if self.a_is_signed else QK_U8)
                 and dtype_of(&cb, False) == self.out_dtype and cb.strides[1] == cb.itemsize
-                and self.b.p.data != NULL and element_count(&ab) and element_count(&cb) and not overlaps(&ab, &cb)):
-            call.matmul.a = <const uint8_t *>ab.buf
-            call.matmul.a_stride = ab.strides[0]
-            call.matmul.a_column_stride = ab.strides[1]
-            call.matmul.m = ab.shape[0]
-            call.matmul.flip_a = self.a_is_signed
-            call.matmul.a_zero_point = self.a_zero
-            call.matmul.b = &self.b.p
-            call.matmul.c = cb.buf
-            call.matmul.c_stride = cb.strides[0]
-            call.matmul.e = self.e
-            call.matmul.threads = qk_num_threads()
+                and self.b.p.data != NULL and element_count(&ab) and element_count(&cb) and is_aligned(&cb) and not overlaps(&ab, &cb)):
+            self.fill(&call.matmul, &ab, &cb)
             call.run = qk_run_matmul
             if qk_recorder != NULL:
                 status = (<Task>qk_recorder).record(&call, (self, a, out))
@@ -323,7 +247,6 @@ cdef class MatmulPlan:
         """
         cdef Py_buffer ab, bb, cb
         cdef qk_call call
-        cdef const int32_t[::1] zeros
         cdef object row_zeros = None, places
         cdef int64_t *offsets
         cdef int64_t i, rest, at, count = 1
@@ -344,9 +267,13 @@ cdef class MatmulPlan:
             if (ab.shape[last + 1] != self.b.p.k or bb.shape[last + 1] != self.b.p.n or cb.shape[last] != ab.shape[last]
                     or cb.shape[last + 1] != self.b.p.n or self.b.p.data != NULL
                     or dtype_of(&ab, False) != (QK_S8 if self.a_is_signed else QK_U8)
-                    or dtype_of(&cb, False) != self.out_dtype):
+                    or dtype_of(&cb, False) != self.out_dtype
+                    or dtype_of(&bb, False) != (QK_S8 if self.b_is_signed else QK_U8)):
                 raise ShapeMismatch(f"the plan does not fit {shape_of(&ab)}, {shape_of(&bb)} and {shape_of(&cb)}")
-            places = bytearray(16 * max(count, 1))
+            check_aligned("out", &cb)
+            if element_count(&cb) == 0:
+                return
+            places = bytearray(16 * count)
             offsets = <int64_t *>PyByteArray_AS_STRING(places)
             for i in range(count):
                 rest = i
@@ -373,11 +300,9 @@ cdef class MatmulPlan:
             call.batch.b = <const char *>bb.buf
             call.batch.b_row_stride = bb.strides[last]
             call.batch.b_column_stride = bb.strides[last + 1]
-            call.batch.flip_b = dtype_of(&bb, False) == QK_U8
+            call.batch.flip_b = not self.b_is_signed
             if a_zero_points is not None:
-                zeros = a_zero_points
-                check_length("a_zero_point", zeros.shape[0], ab.shape[last])
-                row_zeros = self.row_zeros(zeros)
+                row_zeros = self.row_zeros(a_zero_points, ab.shape[last])
                 call.batch.one.e.a_zero = <int32_t *>PyByteArray_AS_STRING(row_zeros)
             call.run = qk_run_batch
             perform(&call, (self, a, b, out, places, row_zeros))
@@ -387,9 +312,3 @@ cdef class MatmulPlan:
                 PyBuffer_Release(&bb)
             if held >= 3:
                 PyBuffer_Release(&cb)
-
-
-cdef int check_length(str name, int64_t got, int64_t wanted) except -1:
-    if got != wanted:
-        raise ShapeMismatch(f"wanted {wanted} values of {name}, got {got}")
-    return 0

@@ -75,6 +75,13 @@ cdef int make_layout(qk_layout *layout, const Py_buffer *x, const Py_buffer *y, 
     return 0
 
 
+cdef int check_axis(const Py_buffer *view, int axis) except -1:
+    """An axis of -1 is none."""
+    if not -1 <= axis < view.ndim:
+        raise ShapeMismatch(f"axis {axis} is out of range for {view.ndim} dimensions")
+    return 0
+
+
 cdef tuple shape_of(const Py_buffer *view):
     return tuple([view.shape[d] for d in range(view.ndim)])
 
@@ -87,3 +94,23 @@ cdef bint same_shape(const Py_buffer *a, const Py_buffer *b) noexcept:
         if a.shape[d] != b.shape[d]:
             return False
     return True
+
+
+cdef bint is_aligned(const Py_buffer *view) noexcept:
+    """Whether every element lies on a boundary of its size, as C wants it."""
+    cdef int d
+    if view.itemsize <= 1:
+        return True
+    if <uintptr_t>view.buf % <uintptr_t>view.itemsize:
+        return False
+    for d in range(view.ndim):
+        if view.shape[d] > 1 and view.strides[d] % view.itemsize:
+            return False
+    return True
+
+
+cdef int check_aligned(str name, const Py_buffer *view) except -1:
+    if not is_aligned(view):
+        raise InvalidArgument(f"wanted {name} whose elements lie on boundaries of their {view.itemsize} bytes, got one "
+                              f"that is not aligned")
+    return 0

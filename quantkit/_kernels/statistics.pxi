@@ -1,4 +1,9 @@
 # Ranges and histograms: one call of the C driver each.
+from libc.math cimport isfinite
+
+cdef enum:
+    MOST_BINS = 1 << 24  # every one of which float32 tells from the next
+
 
 def value_range(x, ranges, int axis=-1, bint x_is_bf16=False):
     """Range of the finite values, and how many others there are.
@@ -14,6 +19,10 @@ def value_range(x, ranges, int axis=-1, bint x_is_bf16=False):
         try:
             call.run = qk_run_range
             call.statistics.dtype = float_dtype(x, &xb, x_is_bf16)
+            check_axis(&xb, axis)
+            check_aligned("x", &xb)
+            if <uintptr_t>rb.buf % sizeof(double):
+                raise InvalidArgument("wanted ranges whose elements lie on boundaries of 8 bytes")
             if rb.len != <Py_ssize_t>sizeof(qk_range) * (xb.shape[axis] if axis >= 0 else 1):
                 raise ShapeMismatch(f"wanted ranges for axis {axis} of {shape_of(&xb)}, got {rb.len} bytes")
             if element_count(&xb):
@@ -35,6 +44,12 @@ def histogram(x, float low, float per_unit, int64_t[::1] counts, bint x_is_bf16=
     try:
         call.run = qk_run_histogram
         call.statistics.dtype = float_dtype(x, &xb, x_is_bf16)
+        check_aligned("x", &xb)
+        if <uintptr_t>&counts[0] % sizeof(int64_t):
+            raise InvalidArgument("wanted counts whose elements lie on boundaries of 8 bytes")
+        if counts.shape[0] > MOST_BINS or not (isfinite(low) and isfinite(per_unit) and per_unit > 0):
+            raise InvalidArgument(f"wanted at most {MOST_BINS} counts, a finite low and a finite per_unit > 0, got "
+                                  f"{counts.shape[0]}, {low} and {per_unit}")
         if element_count(&xb):
             make_layout(&call.statistics.layout, &xb, NULL, -1)
             call.statistics.x = <const char *>xb.buf

@@ -9,10 +9,11 @@ import numpy as np
 
 from quantkit import _kernels
 from quantkit._kernels import ConvPlan, call_key
-from quantkit.errors import InvalidDType, InvalidQParams, ShapeMismatch
+from quantkit.errors import InvalidDType, ShapeMismatch
 from quantkit.ops._conv_weights import PackedConv
+from quantkit.ops._operands import multiplier, whole_bias, zero_points
 from quantkit.ops.matmul import check_depth
-from quantkit.qparams import as_qdtype, as_scale, as_zero_point, check_zero_point
+from quantkit.qparams import as_qdtype
 from quantkit.storage import Array
 
 if TYPE_CHECKING:
@@ -21,42 +22,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 CODES = (np.dtype(np.uint8), np.dtype(np.int8))
-
-
-def _zero_point(verb: str, name: str, value: Any, is_signed: bool, count: int = 1) -> Any:
-    """Return a zero point as an int, or as int32 values of one an output."""
-    values = np.asarray(value)
-    codes = as_zero_point(values.reshape(-1) if values.ndim > 1 else values, f"{verb}: {name}")
-    if codes.dtype.kind == "f":
-        raise InvalidQParams(f"{verb}: {name} must be an integer (requantize a tensor with a float one first)")
-    check_zero_point(codes, as_qdtype(np.int8 if is_signed else np.uint8), f"{verb}: {name}")
-    if codes.size == 1:
-        return int(codes.reshape(()))
-    if codes.size != count:
-        raise ShapeMismatch(f"{verb}: wanted {_counted(count)} of {name}, got {codes.size}")
-    return np.ascontiguousarray(codes)
-
-
-def _scale(verb: str, name: str, value: Any, count: int = 1) -> NDArray[np.float32]:
-    scale = as_scale(np.ravel(value) if np.ndim(value) > 1 else value, f"{verb}: {name}").reshape(-1)
-    if scale.size not in (1, count):
-        raise ShapeMismatch(f"{verb}: wanted {_counted(count)} of {name}, got {scale.size}")
-    return scale
-
-
-def _counted(count: int) -> str:
-    return "one value" if count == 1 else f"1 or {count} values"
-
-
-def _bias(verb: str, bias: Any, outputs: int) -> Any:
-    if bias is None:
-        return None
-    bias = np.asarray(bias)
-    if bias.dtype != np.int32:
-        raise InvalidDType(f"{verb}: bias must be int32, got {bias.dtype}")
-    if bias.shape != (outputs,):
-        raise ShapeMismatch(f"{verb}: wanted bias of shape ({outputs},), got {bias.shape}")
-    return np.ascontiguousarray(bias)
 
 
 def is_channels_last(x: NDArray[Any]) -> bool:
@@ -80,8 +45,8 @@ def empty_like_layout(shape: tuple[int, ...], dtype: np.dtype[Any], channels_las
 def sums_plan(verb: str, w: PackedConv, x_dtype: np.dtype[Any], x_zero_point: Any, w_zero_point: Any) -> ConvPlan:
     """Return the plan of a convolution to int32."""
     signed = x_dtype == np.int8
-    x_zero = _zero_point(verb, "x_zero_point", x_zero_point, signed)
-    packed, w_zero = w.for_zero_point(_zero_point(verb, "w_zero_point", w_zero_point, w.is_signed, w.shape[0]))
+    x_zero = zero_points(verb, "x_zero_point", x_zero_point, signed)
+    packed, w_zero = w.for_zero_point(zero_points(verb, "w_zero_point", w_zero_point, w.is_signed, w.shape[0]))
     return ConvPlan(packed, signed, x_zero, w_zero, None, "int32", None)
 
 
@@ -107,16 +72,15 @@ def codes_plan(
     """Return the plan of a convolution to codes of `y_dtype`."""
     outputs, depth, signed = w.shape[0], math.prod(w.shape[1:]), x_dtype == np.int8
     qdtype = as_qdtype(y_dtype)
-    x_zero = _zero_point(verb, "x_zero_point", x_zero_point, signed)
-    w_zero = _zero_point(verb, "w_zero_point", w_zero_point, w.is_signed, outputs)
-    y_zero = _zero_point(verb, "y_zero_point", y_zero_point, y_dtype == np.int8)
+    x_zero = zero_points(verb, "x_zero_point", x_zero_point, signed)
+    w_zero = zero_points(verb, "w_zero_point", w_zero_point, w.is_signed, outputs)
+    y_zero = zero_points(verb, "y_zero_point", y_zero_point, y_dtype == np.int8)
     check_depth(verb, depth, (signed, x_zero), (w.is_signed, w_zero))
-    scales = _scale(verb, "x_scale", x_scale) * _scale(verb, "w_scale", w_scale, outputs)
-    multiplier = np.broadcast_to(scales / _scale(verb, "y_scale", y_scale), (outputs,))
-    multiplier = np.ascontiguousarray(multiplier, np.float32)
-    addend = _bias(verb, bias, outputs)
+    given = (("x_scale", x_scale, 1), ("w_scale", w_scale, outputs))
+    scales = multiplier(verb, outputs, given, ("y_scale", y_scale, 1))
+    addend = None if bias is None else whole_bias(verb, bias, outputs)
     packed, w_zero = w.for_zero_point(w_zero)
-    return ConvPlan(packed, signed, x_zero, w_zero, addend, y_dtype.name, multiplier, y_zero, qdtype.qmin, qdtype.qmax)
+    return ConvPlan(packed, signed, x_zero, w_zero, addend, y_dtype.name, scales, y_zero, qdtype.qmin, qdtype.qmax)
 
 
 def _check_out(verb: str, out: Any, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:

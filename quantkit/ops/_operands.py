@@ -9,7 +9,7 @@ import numpy as np
 
 from quantkit import _kernels
 from quantkit.errors import InvalidDType, InvalidQParams, ShapeMismatch
-from quantkit.qparams import QDType, as_scale, as_zero_point, check_zero_point
+from quantkit.qparams import QDType, as_scale, as_zero_point, check_zero_point, qint8, quint8
 
 
 def as_array(x: Any, verb: str, name: str) -> np.ndarray[Any, Any]:
@@ -23,7 +23,7 @@ def as_array(x: Any, verb: str, name: str) -> np.ndarray[Any, Any]:
 def as_floats(x: Any, verb: str) -> tuple[Any, bool]:
     """Return `x` as an array of a float dtype, and whether it is bfloat16 (then as a uint16 view).
 
-    Python numbers and lists become float32; arrays keep their dtype.
+    Python numbers and lists become float32; arrays keep their dtype, and are copied where they are not aligned.
     """
     if type(x) is not np.ndarray:
         plain = isinstance(x, (int, float, list, tuple))
@@ -31,6 +31,8 @@ def as_floats(x: Any, verb: str) -> tuple[Any, bool]:
         if plain and x.dtype.kind in "iuf":
             x = x.astype(np.float32)
     dtype = x.dtype
+    if not x.flags.aligned:
+        x = x.copy()
     if dtype.kind == "f" and dtype.itemsize <= 8:
         return (x if dtype.isnative else x.astype(dtype.newbyteorder("="))), False
     if dtype.name == "bfloat16":
@@ -39,13 +41,13 @@ def as_floats(x: Any, verb: str) -> tuple[Any, bool]:
 
 
 def as_codes(q: Any, verb: str) -> np.ndarray[Any, Any]:
-    """Return `q` as a uint8, int8 or int32 array."""
+    """Return `q` as a uint8, int8 or int32 array, copied where it is not aligned."""
     if type(q) is not np.ndarray:
         q = as_array(q, verb, "q")
     if q.dtype.kind not in "iu" or (q.dtype.kind, q.dtype.itemsize) not in {("u", 1), ("i", 1), ("i", 4)}:
         raise InvalidDType(f"{verb}: q must be uint8, int8 or int32, got {q.dtype}")
     codes: np.ndarray[Any, Any] = q if q.dtype.isnative else q.astype(q.dtype.newbyteorder("="))
-    return codes
+    return codes if codes.flags.aligned else codes.copy()
 
 
 def plain(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -69,6 +71,60 @@ def normalize_axis(axis: Any, ndim: int, verb: str) -> int:
     if not -ndim <= index < ndim:
         raise ShapeMismatch(f"{verb}: axis {index} is out of range for an array of {ndim} dimensions")
     return index % ndim
+
+
+def zero_points(verb: str, name: str, value: Any, is_signed: bool, count: int = 1, axis: int | None = None) -> Any:
+    """Return a zero point of 8-bit codes as an int, or as `count` int32 values: one a row, column or output.
+
+    ONNX gives those of a product as (count,), or with the dimensions of the operand and 1 in all but `axis`.
+    """
+    values = np.asarray(value)
+    if values.ndim > 1:
+        if axis is not None and any(n != 1 for i, n in enumerate(values.shape) if i != values.ndim + axis):
+            raise ShapeMismatch(
+                f"{verb}: {name} of shape {values.shape} differs along a batch; wanted {counted(count)}"
+            )
+        values = values.reshape(-1)
+    codes = as_zero_point(values, f"{verb}: {name}")
+    if codes.dtype.kind == "f":
+        raise InvalidQParams(f"{verb}: {name} must be an integer (requantize a tensor with a float one first)")
+    check_zero_point(codes, qint8 if is_signed else quint8, f"{verb}: {name}")
+    if codes.size == 1:
+        return int(codes.reshape(()))
+    if codes.size != count:
+        raise ShapeMismatch(f"{verb}: wanted {counted(count)} of {name}, got {codes.size}")
+    return np.ascontiguousarray(codes)
+
+
+def multiplier(verb: str, count: int, given: Any, over: Any = None) -> np.ndarray[Any, Any]:
+    """Return the product of two scales, over a third, in float32 step by step, `count` values of it.
+
+    Each comes as ``(name, value, how many values it may have)``.
+    """
+    scales = []
+    for name, value, most in (*given, *(() if over is None else (over,))):
+        scale = np.ravel(as_scale(np.ravel(value) if np.ndim(value) > 1 else value, f"{verb}: {name}"))
+        if scale.size not in (1, most):
+            raise ShapeMismatch(f"{verb}: wanted {counted(most)} of {name}, got {scale.size}")
+        scales.append(scale)
+    product = scales[0] * scales[1]
+    if over is not None:
+        product = product / scales[2]
+    return np.ascontiguousarray(np.broadcast_to(product, (count,)), np.float32)
+
+
+def whole_bias(verb: str, bias: Any, count: int) -> np.ndarray[Any, Any]:
+    """Return a bias as `count` int32 values, which enter where sums begin."""
+    bias = as_array(bias, verb, "bias")
+    if bias.dtype != np.int32:
+        raise InvalidDType(f"{verb}: bias must be int32, got {bias.dtype}")
+    if bias.shape != (count,):
+        raise ShapeMismatch(f"{verb}: wanted bias of shape ({count},), got {bias.shape}")
+    return np.ascontiguousarray(bias)
+
+
+def counted(count: int) -> str:
+    return "one value" if count == 1 else f"1 or {count} values"
 
 
 def parameters(

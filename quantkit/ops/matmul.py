@@ -12,8 +12,9 @@ import numpy as np
 
 from quantkit import _kernels
 from quantkit._kernels import MatmulPlan, PackedMatmul
-from quantkit.errors import InvalidArgument, InvalidDType, InvalidQParams, ShapeMismatch
-from quantkit.qparams import as_qdtype, as_scale, as_zero_point, check_zero_point
+from quantkit.errors import InvalidArgument, InvalidDType, ShapeMismatch
+from quantkit.ops._operands import multiplier, whole_bias, zero_points
+from quantkit.qparams import as_qdtype
 from quantkit.storage import Array
 from quantkit.streams.queue import current, queued, recording
 
@@ -61,30 +62,6 @@ def _operands(verb: str, a: Any, b: Any) -> tuple[NDArray[Any], Any]:
         if x.ndim == 0:
             raise ShapeMismatch(f"{verb}: {name} must have at least one dimension, got a scalar")
     return a, b
-
-
-def _zero_points(verb: str, name: str, value: Any, is_signed: bool, count: int, axis: int) -> Any:
-    """Return a zero point as an int, or as int32 values of one a row or column.
-
-    ONNX gives those as (count,), or with the dimensions of the operand and 1 in all others.
-    """
-    values = np.asarray(value)
-    if values.ndim > 1:
-        kept = [n for i, n in enumerate(values.shape) if i != values.ndim + axis]
-        if any(n != 1 for n in kept):
-            raise ShapeMismatch(
-                f"{verb}: {name} of shape {values.shape} differs along a batch; wanted one value, or {count}"
-            )
-        values = values.reshape(-1)
-    codes = as_zero_point(values, f"{verb}: {name}")
-    if codes.dtype.kind == "f":
-        raise InvalidQParams(f"{verb}: {name} must be an integer (requantize a tensor with a float one first)")
-    check_zero_point(codes, as_qdtype(np.int8 if is_signed else np.uint8), f"{verb}: {name}")
-    if codes.size == 1:
-        return int(codes.reshape(()))
-    if codes.size != count:
-        raise ShapeMismatch(f"{verb}: wanted 1 or {count} values of {name}, got {codes.size}")
-    return np.ascontiguousarray(codes)
 
 
 def longest_depth(a: tuple[bool, Any], b: tuple[bool, Any]) -> int:
@@ -246,8 +223,8 @@ def matmul_integer(a: Any, b: Any, a_zero_point: Any = 0, b_zero_point: Any = 0,
     b_signed = b.is_signed if isinstance(b, PackedMatmul) else b.dtype == np.int8
     columns = b.shape[-1] if isinstance(b, PackedMatmul) or b.ndim > 1 else 1
     rows = a.shape[-2] if a.ndim > 1 else 1
-    a_zero = _zero_points(verb, "a_zero_point", a_zero_point, a.dtype == np.int8, rows, -2)
-    b_zero = _zero_points(verb, "b_zero_point", b_zero_point, b_signed, columns, -1)
+    a_zero = zero_points(verb, "a_zero_point", a_zero_point, a.dtype == np.int8, rows, -2)
+    b_zero = zero_points(verb, "b_zero_point", b_zero_point, b_signed, columns, -1)
     per_row = not isinstance(a_zero, int)
 
     def plan(packed: PackedMatmul) -> MatmulPlan:
@@ -293,26 +270,26 @@ def matmul_integer_to_float(
         Naming what was wanted and what came.
     """
     if (stream := current()) is not None:
-        scales = (a_scale, b_scale, a_zero_point, b_zero_point, bias)
-        made: NDArray[np.float32] = queued(stream, matmul_integer_to_float, (a, _packed_for(b, bias)), scales, out)
+        values = (a_scale, b_scale, a_zero_point, b_zero_point, bias)
+        made: NDArray[np.float32] = queued(stream, matmul_integer_to_float, (a, _packed_for(b, bias)), values, out)
         return made
     verb = "matmul_integer_to_float"
     a, b = _operands(verb, a, b)
     columns = b.shape[-1] if isinstance(b, PackedMatmul) or b.ndim > 1 else 1
-    a_zero = _zero_points(verb, "a_zero_point", a_zero_point, a.dtype == np.int8, 1, -2)
+    a_zero = zero_points(verb, "a_zero_point", a_zero_point, a.dtype == np.int8, 1, -2)
     b_signed = b.is_signed if isinstance(b, PackedMatmul) else b.dtype == np.int8
-    b_zero = _zero_points(verb, "b_zero_point", b_zero_point, b_signed, columns, -1)
+    b_zero = zero_points(verb, "b_zero_point", b_zero_point, b_signed, columns, -1)
     check_depth(verb, a.shape[-1], (a.dtype == np.int8, a_zero), (b_signed, b_zero))
-    multiplier = _multiplier(verb, columns, (("a_scale", a_scale, 1), ("b_scale", b_scale, columns)))
+    scales = multiplier(verb, columns, (("a_scale", a_scale, 1), ("b_scale", b_scale, columns)))
     if bias is not None and np.asarray(bias).dtype == np.int32:
-        bias = _whole_bias(verb, bias, b, columns)
+        bias = _bias(verb, bias, b, columns)
     elif bias is not None:
         bias = np.ascontiguousarray(bias, np.float32)
         if bias.shape != (columns,):
             raise ShapeMismatch(f"{verb}: wanted {columns} values of bias, got shape {bias.shape}")
 
     def plan(packed: PackedMatmul) -> MatmulPlan:
-        return MatmulPlan(packed, a.dtype == np.int8, a_zero, b_zero, bias, "float32", multiplier)
+        return MatmulPlan(packed, a.dtype == np.int8, a_zero, b_zero, bias, "float32", scales)
 
     return _product(verb, a, b, np.dtype(np.float32), out, plan, None, None)
 
@@ -322,29 +299,11 @@ def _packed_for(b: Any, bias: Any) -> Any:
     return b if bias is None or isinstance(b, PackedMatmul) else pack_matmul(b)
 
 
-def _multiplier(verb: str, columns: int, given: Any, over: Any = None) -> NDArray[np.float32]:
-    """Return the product of scales, over another, in float32 step by step, one a column."""
-    scales = []
-    for name, value, count in (*given, *(() if over is None else (over,))):
-        scale = np.ravel(as_scale(np.ravel(value) if np.ndim(value) > 1 else value, f"{verb}: {name}"))
-        if scale.size not in (1, count):
-            wanted = "one value" if count == 1 else f"1 or {count} values"
-            raise ShapeMismatch(f"{verb}: wanted {wanted} of {name}, got {scale.size}")
-        scales.append(scale)
-    multiplier = scales[0] * scales[1]
-    if over is not None:
-        multiplier = multiplier / scales[2]
-    return np.ascontiguousarray(np.broadcast_to(multiplier, (columns,)), np.float32)
-
-
-def _whole_bias(verb: str, bias: Any, b: Any, columns: int) -> NDArray[np.int32]:
-    """Check an int32 bias, which enters where sums begin: batches of `b`, packed on the way, have no place for it."""
-    bias = np.asarray(bias)
-    if bias.dtype != np.int32:
-        raise InvalidDType(f"{verb}: bias must be int32, got {bias.dtype}")
-    if bias.shape != (columns,) or not (isinstance(b, PackedMatmul) or b.ndim == 2):
-        raise ShapeMismatch(f"{verb}: wanted a bias of {columns} values and one matrix b, got shape {bias.shape}")
-    return np.ascontiguousarray(bias)
+def _bias(verb: str, bias: Any, b: Any, columns: int) -> NDArray[np.int32]:
+    """Batches of `b`, which are packed on the way, have no place for a bias where sums begin."""
+    if not (isinstance(b, PackedMatmul) or b.ndim == 2):
+        raise ShapeMismatch(f"{verb}: wanted a bias of {columns} values and one matrix b, got shape {b.shape}")
+    return whole_bias(verb, bias, columns)
 
 
 def qlinear_matmul(
@@ -420,19 +379,19 @@ def _qlinear_matmul(
     columns = b.shape[-1] if packed or b.ndim > 1 else 1
     dtype = np.dtype(given) if given in _CODES else a.dtype
     qdtype = as_qdtype(dtype)
-    a_zero = _zero_points(verb, "a_zero_point", a_zero_point, a.dtype == np.int8, 1, -2)
-    b_zero = _zero_points(verb, "b_zero_point", b_zero_point, b_signed, columns, -1)
-    y_zero = _zero_points(verb, "y_zero_point", y_zero_point, dtype == np.int8, 1, -1)
+    a_zero = zero_points(verb, "a_zero_point", a_zero_point, a.dtype == np.int8, 1, -2)
+    b_zero = zero_points(verb, "b_zero_point", b_zero_point, b_signed, columns, -1)
+    y_zero = zero_points(verb, "y_zero_point", y_zero_point, dtype == np.int8)
     check_depth(verb, a.shape[-1], (a.dtype == np.int8, a_zero), (b_signed, b_zero))
-    multiplier = _multiplier(
+    scales = multiplier(
         verb, columns, (("a_scale", a_scale, 1), ("b_scale", b_scale, columns)), ("y_scale", y_scale, 1)
     )
 
     if bias is not None:
-        bias = _whole_bias(verb, bias, b, columns)
+        bias = _bias(verb, bias, b, columns)
 
     def plan(right: PackedMatmul) -> MatmulPlan:
         signed = a.dtype == np.int8
-        return MatmulPlan(right, signed, a_zero, b_zero, bias, dtype.name, multiplier, y_zero, qdtype.qmin, qdtype.qmax)
+        return MatmulPlan(right, signed, a_zero, b_zero, bias, dtype.name, scales, y_zero, qdtype.qmin, qdtype.qmax)
 
     return _product(verb, a, b, dtype, out, plan, None, key)
