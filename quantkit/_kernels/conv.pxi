@@ -35,6 +35,7 @@ cdef class PackedTaps:
             raise InvalidArgument(f"wanted form='taps', 'columns' or 'depthwise', got {form!r}")
         self.c.form = {"taps": QK_CONV_TAPS, "columns": QK_CONV_COLUMNS, "depthwise": QK_CONV_DEPTHWISE}[form]
         if (not 1 <= len(kernel) <= QK_SPATIAL or min(kernel) < 1 or group < 1 or channels < 1 or channels % group
+                or math.prod(kernel) * channels > 1 << 48
                 or len(self.held) != (1 if form == "depthwise" else group)
                 or (form == "depthwise") != (order is not None) or (form == "depthwise" and channels != group)):
             raise ShapeMismatch(f"wanted matrices for kernel {kernel}, {channels} channels, group {group} and form "

@@ -168,9 +168,9 @@ def test_qlinear_matmul_arguments():
         (4, [0.1, np.nan, 1, 1], InvalidQParams, "b_scale must be finite and > 0, got nan at channel 1"),
         (6, -1, InvalidQParams, "y_scale must be finite and > 0"),
         (7, 300, InvalidQParams, r"y_zero_point must be in \[0, 255\]"),
-        (1, [0.1, 0.2], ShapeMismatch, "wanted one values? of a_scale, got 2"),
+        (1, [0.1, 0.2], ShapeMismatch, "wanted one value of a_scale, got 2"),
         (4, [0.1, 0.2], ShapeMismatch, "wanted 1 or 4 values of b_scale, got 2"),
-        (2, [1, 2], ShapeMismatch, "values of a_zero_point"),
+        (2, [1, 2], ShapeMismatch, "wanted one value of a_zero_point, got 2"),
     ]:
         bad = [*good[:at], value, *good[at + 1 :]]
         with pytest.raises(error, match=message):

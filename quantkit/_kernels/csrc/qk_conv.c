@@ -1,5 +1,6 @@
 #include "qk_conv.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +21,7 @@ typedef struct {
     int in_place, direct;           /* x is read, y is written where it lies */
     qk_depthwise_rows_fn *whole_rows; /* a depthwise kernel that takes rows of pixels, or NULL */
     int linear;                     /* pixels of x follow each other: no pointers */
-    int failed;
+    atomic_int failed; /* any of the threads may say so */
 } job;
 
 static int64_t lines(int64_t bytes) { return (bytes + 127) / 64 * 64; }
@@ -154,7 +155,7 @@ static void run_block(job *j, int64_t image, int64_t first, int64_t pixels, int6
     qk_conv_part(c, first, first + pixels, &s);
     void *memory = reserve(j, pixels, &s, &m);
     if (!memory) {
-        j->failed = 1;
+        atomic_store(&j->failed, 1);
         return;
     }
     if (j->in_place) {
@@ -272,5 +273,5 @@ int qk_conv_run(const qk_conv_call *call) {
     j.panels_a_task = (j.panels + parts - 1) / parts;
     j.panel_tasks = (j.panels + j.panels_a_task - 1) / j.panels_a_task;
     qk_parallel(run_task, &j, (int)(c->batch * j.blocks * j.panel_tasks), threads);
-    return j.failed ? -1 : 0;
+    return atomic_load(&j.failed) ? -1 : 0;
 }

@@ -1,5 +1,6 @@
 #include "qk_matmul.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,7 +54,7 @@ typedef struct {
     qk_matmul_fn *kernel;
     int64_t rows;                  /* a block */
     int64_t row_blocks, panels, panels_a_task;
-    int failed;
+    atomic_int failed; /* any of the threads may say so */
 } job;
 
 /* A copy of a' for rows [m, m + rows), contiguous; for operands that are not so already. */
@@ -80,7 +81,7 @@ static void run_block(job *j, int64_t m, int64_t rows, int64_t first_panel, int6
     qk_matmul_tile t = {.a = call->a + m * call->a_stride, .a_stride = call->a_stride, .rows = rows, .k = k, .taps = 1};
     t.half_range = call->b->half_range;
     if (scratch_bytes && !(scratch = malloc(scratch_bytes))) {
-        j->failed = 1;
+        atomic_store(&j->failed, 1);
         return;
     }
     int32_t *row_terms = (int32_t *)scratch;
@@ -145,12 +146,12 @@ int qk_matmul_run(const qk_matmul_call *call) {
     j.panels_a_task = (j.panels + groups - 1) / groups;
     groups = (j.panels + j.panels_a_task - 1) / j.panels_a_task;
     qk_parallel(run_task, &j, (int)(j.row_blocks * groups), threads);
-    return j.failed ? -1 : 0;
+    return atomic_load(&j.failed) ? -1 : 0;
 }
 
 typedef struct {
     const qk_matmul_batch *batch;
-    int failed;
+    atomic_int failed; /* any of the threads may say so */
 } batch_job;
 
 static void run_product(void *arg, int index) {
@@ -161,7 +162,7 @@ static void run_product(void *arg, int index) {
     const int64_t padded = qk_padded_columns(packed.n), bytes = (qk_packed_bytes(packed.k, packed.n) + 63) / 64 * 64;
     char *scratch = NULL;
     if (posix_memalign((void **)&scratch, 64, (size_t)(bytes + 8 * padded))) {
-        j->failed = 1;
+        atomic_store(&j->failed, 1);
         return;
     }
     int32_t *start = (int32_t *)(scratch + bytes) + padded;
@@ -174,7 +175,7 @@ static void run_product(void *arg, int index) {
     call.e.colsum = packed.colsum;
     call.a += batch->a_offsets[index];
     call.c = (char *)call.c + index * batch->c_offset;
-    if (qk_matmul_run(&call) < 0) j->failed = 1;
+    if (qk_matmul_run(&call) < 0) atomic_store(&j->failed, 1);
     free(scratch);
 }
 
@@ -185,5 +186,5 @@ int qk_matmul_batch_run(const qk_matmul_batch *batch) {
     /* Products side by side; a product that is alone in its turn shares itself out. */
     const int threads = work < WORTH_SHARING || batch->count < one->threads ? 1 : one->threads;
     qk_parallel(run_product, &j, (int)batch->count, threads);
-    return j.failed ? -1 : 0;
+    return atomic_load(&j.failed) ? -1 : 0;
 }

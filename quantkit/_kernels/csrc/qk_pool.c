@@ -30,7 +30,7 @@ static struct {
     int tasks;
     int workers; /* started so far */
     atomic_int limit; /* workers that may enter this job */
-    int threads;
+    atomic_int threads; /* that may be used: set by any thread, at any time */
 } pool = {.mutex = PTHREAD_MUTEX_INITIALIZER, .wake = PTHREAD_COND_INITIALIZER, .busy = ATOMIC_FLAG_INIT, .threads = 1};
 
 static inline void relax(void) {
@@ -153,11 +153,14 @@ void qk_parallel(qk_task_fn *fn, void *arg, int tasks, int threads) {
 }
 
 void qk_set_num_threads(int threads) {
-    pool.threads = threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads;
+    atomic_store_explicit(&pool.threads, threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads, memory_order_relaxed);
 }
 
 static _Thread_local int own_limit;
 
 void qk_limit_threads(int threads) { own_limit = threads; }
 
-int qk_num_threads(void) { return own_limit > 0 && own_limit < pool.threads ? own_limit : pool.threads; }
+int qk_num_threads(void) {
+    const int threads = atomic_load_explicit(&pool.threads, memory_order_relaxed);
+    return own_limit > 0 && own_limit < threads ? own_limit : threads;
+}
