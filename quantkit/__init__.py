@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from quantkit import cpu, errors, ops
+    from quantkit import cpu, cuda, errors, ops
     from quantkit.files import load, save
     from quantkit.images.image_file import read_image, write_image
     from quantkit.images.opened import open_images
@@ -67,6 +67,7 @@ _LAZY = {
     "conv2d": "quantkit.tensor",
     "conv_transpose2d": "quantkit.tensor",
     "cpu": "quantkit",
+    "cuda": "quantkit",
     "current_stream": "quantkit.streams",
     "default_stream": "quantkit.streams",
     "dequantize_weights": "quantkit.weights",
@@ -114,6 +115,7 @@ __all__ = [
     "conv2d",
     "conv_transpose2d",
     "cpu",
+    "cuda",
     "current_stream",
     "default_stream",
     "dequantize_weights",

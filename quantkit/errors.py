@@ -54,6 +54,14 @@ class StreamForked(StreamError):
     """Work that the parent process had queued on a stream and not done when it forked: it is not done in the child."""
 
 
+class CudaUnavailable(QuantkitError, RuntimeError):
+    """CUDA cannot be used here; says why, and what to install where that helps."""
+
+
+class CudaError(QuantkitError, RuntimeError):
+    """A call to the CUDA driver that failed; names the call and the driver's error."""
+
+
 class FormatError(QuantkitError, ValueError):
     """A file that is not what its name or header claims; names the file and the place."""
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import click
 
-from quantkit import cpu
+from quantkit import cpu, cuda
 from quantkit.cli import options
 from quantkit.cli.console import say, say_json
 from quantkit.text import table
 
 REQUIRED = ("numpy", "onnx", "onnxruntime", "pillow", "safetensors", "click", "rich")
 OPTIONAL = {"ml_dtypes": "bfloat16 arrays"}
-_MODULES = {"pillow": "PIL"}
+_MODULES = {"pillow": "PIL", "cuda-core": "cuda.core"}
 PACKAGES = {_MODULES.get(name, name): name for name in (*REQUIRED, *OPTIONAL)}  # module -> what to install
 
 # What each job needs beyond NumPy.
@@ -62,6 +62,7 @@ def examine() -> dict[str, Any]:
             "forced": os.environ.get("QUANTKIT_ISA"),
             "usable_cpus": cpu.usable_cpus(),
         },
+        "cuda": _gpus(),
         "libraries": versions,
         "optional": {name: {"version": _version(name), "for": use} for name, use in OPTIONAL.items()},
         "jobs": {job: {"missing": [name for name in needs if versions[name] is None]} for job, needs in JOBS.items()},
@@ -80,6 +81,12 @@ def _version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return "unknown"
+
+
+def _gpus() -> dict[str, Any]:
+    reason = cuda.why_not()
+    names = [cuda.device_name(i) for i in range(cuda.device_count())] if reason is None else []
+    return {"gpus": names, "missing": reason, "cuda-core": _version("cuda-core")}
 
 
 def _cpu_model() -> str:
@@ -103,6 +110,8 @@ def describe(found: dict[str, Any]) -> list[str]:
         ("cpu", f"{chip['model']}, {chip['usable_cpus']} usable"),
         ("kernels", f"{chip['in_use']} in use{forced}; available: {', '.join(chip['instruction_sets'])}"),
     ]
+    gpus = found["cuda"]
+    rows.append(("gpu", ", ".join(gpus["gpus"]) or f"none: {gpus['missing']}"))
     rows += [(name, found_version or "not installed") for name, found_version in found["libraries"].items()]
     rows += [
         (name, f"{entry['version'] or 'not installed'} (optional, for {entry['for']})")

@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from quantkit import cli, cpu
+from quantkit import cli, cpu, cuda
 
 
 def test_text(capsys):
@@ -65,6 +65,15 @@ def test_a_missing_library_is_named_where_it_is_needed(missing, job, install):
         assert found["jobs"]["tensors and verbs"]["missing"] == []
     else:
         assert [j for j in found["jobs"].values() if j["missing"]] == []
+
+
+def test_gpus_or_why_there_are_none(capsys):
+    cli.main(["doctor", "--json"])
+    found = json.loads(capsys.readouterr().out)["cuda"]
+    assert (found["missing"] is None) is bool(found["gpus"]) is cuda.is_available()
+    cli.main(["doctor"])
+    lines = dict(line.split("  ", 1) for line in capsys.readouterr().out.splitlines() if line)
+    assert (found["missing"] or found["gpus"][0]) in lines["gpu"]
 
 
 def test_a_forced_instruction_set_is_said(capsys, monkeypatch):
