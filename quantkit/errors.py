@@ -78,5 +78,9 @@ class OutputError(QuantkitError, OSError):
     """An output that cannot be written; names the path. Nothing half-written is left behind."""
 
 
+class ClusterError(QuantkitError, RuntimeError):
+    """A cluster that cannot be reached, or that lost every worker a task came to; names the scheduler."""
+
+
 class MissingDependency(QuantkitError, ImportError):
     """A library that this job needs is not installed; says what to install."""

@@ -15,7 +15,7 @@ ROWS = [
     {"streams"},
     {"ops"},
     {"tensor"},
-    {"files", "parallel"},
+    {"files", "parallel", "cluster"},
     {"graph"},
     {"images", "weights", "engine", "backend"},
     {"models"},

@@ -22,8 +22,8 @@ _LISTED = 10
 
 
 @click.command(short_help="Turn a folder of images into quint8 shards.")
-@click.argument("folder", type=options.PATH)
-@click.option("-o", "--output", type=options.PATH, help="The folder of the shards.")
+@click.argument("folder", type=options.PLACE)
+@click.option("-o", "--output", type=options.PLACE, help="The folder of the shards.")
 @options.recipe(default="imagenet")
 @options.streams
 @click.option("--shard-size", type=click.IntRange(1), default=1024, show_default=True, help="Files of a shard.")
@@ -47,12 +47,17 @@ _LISTED = 10
 @click.option("--restart", is_flag=True, help="Begin again, whatever is in the output folder.")
 @click.option("--retry-failed", is_flag=True, help="Do shards with failed files again.")
 @click.option("--shard-range", metavar="A:B", help="Make only shards A to B - 1, as one of several machines.")
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="Let the workers of a Dask cluster make the shards: its address, or local for processes on this machine.",
+)
 @click.option("--scan", is_flag=True, help="Only look: formats, sizes, modes, duplicates, broken files.")
 @click.option("--preview", type=options.PATH, metavar="FILE", help="Only draw: a contact sheet of prepared images.")
 @options.as_json
 def images(
-    folder: Path,
-    output: Path | None,
+    folder: Path | str,
+    output: Path | str | None,
     preset: str,
     changes: dict[str, Any],
     streams: int | None,
@@ -66,6 +71,8 @@ def images(
     **more: Any,
 ) -> int:
     """Turn the images of FOLDER into shards of quint8 tensors, resumable, with a line for every file.
+
+    FOLDER and OUT may be URLs (s3://bucket/photos), where fsspec and its package for them are installed.
 
     Run again, it goes on where it stopped. Exit code 1 when some files could not be decoded (listed).
     """
@@ -139,6 +146,8 @@ def describe(result: ProcessResult, source: str) -> list[str]:
             f"{result.seconds:.1f} s, {rate}{result.bytes_read / 1e6 / result.seconds:,.1f} MB/s read; "
             f"limited by {disk}"
         )
+    if result.partial:
+        lines.append(f"cut short and taken as far as they go: {result.partial:,}")
     lines += [f"failed: {path}: {error}" for path, error in list(result.failures.items())[:_LISTED]]
     if result.failed > _LISTED:
         lines.append(f"and {result.failed - _LISTED} more: see manifest.jsonl")

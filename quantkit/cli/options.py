@@ -26,6 +26,13 @@ class _Path(click.Path):
         return super().convert(value, param, ctx)
 
 
+class _Place(_Path):
+    """A path, or a URL, which stays text."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return value if isinstance(value, str) and "://" in value else super().convert(value, param, ctx)
+
+
 class Real(click.FloatRange):
     """A finite number within bounds."""
 
@@ -37,6 +44,7 @@ class Real(click.FloatRange):
 
 
 PATH = _Path(path_type=Path)
+PLACE = _Place(path_type=Path)
 
 
 def thresholds(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,11 +101,49 @@ def _set(context: click.Context, parameter: click.Parameter, values: tuple[str, 
     return changes
 
 
+def _change(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+    """An option that stands for a field of the recipe: kept aside until `make_recipe` takes it with the others."""
+    if value is not None:
+        context.meta.setdefault(_STEPS, {})[parameter.name] = value
+    return value
+
+
+_STEPS = "quantkit.steps"
+_DECODING = (
+    click.option(
+        "--frames",
+        metavar="FRAMES",
+        expose_value=False,
+        callback=_change,
+        help="Which frames or pages of a file are images: first, all, a number spread over the file, or every:k.",
+    ),
+    click.option(
+        "--draft",
+        type=Real(1),
+        metavar="[RATIO]",
+        is_flag=False,
+        flag_value=2.0,
+        expose_value=False,
+        callback=_change,
+        help="Decode JPEG files 2, 4 or 8 times smaller while both sides stay RATIO (2) times what is needed.",
+    ),
+    click.option(
+        "--tolerant/--strict",
+        default=None,
+        expose_value=False,
+        callback=_change,
+        help="What a file that is cut short is: an image that is black in part, or a failure (the default).",
+    ),
+)
+
+
 def recipe(default: str | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add --preset and --set, which come as `preset` and `changes`."""
+    """Add --preset, --set and the steps of decoding, which come as `preset` and `changes`."""
     more = ", or an .onnx file that carries its own" if default else ". Default: what the model's metadata says"
 
     def add(command: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(_DECODING):
+            command = option(command)
         command = click.option(
             "--set",
             "changes",
@@ -117,6 +163,13 @@ def recipe(default: str | None) -> Callable[[Callable[..., Any]], Callable[..., 
     return add
 
 
+def given_steps() -> dict[str, Any]:
+    """Return the fields of the recipe that the running command was given by options of their own."""
+    context = click.get_current_context(silent=True)
+    steps: dict[str, Any] = {} if context is None else context.meta.get(_STEPS, {})
+    return steps
+
+
 def make_recipe(preset: str, changes: dict[str, Any]) -> Recipe:
     """Return the recipe of `recipe`'s options: by name, from a file, or from a model that carries its own.
 
@@ -127,6 +180,7 @@ def make_recipe(preset: str, changes: dict[str, Any]) -> Recipe:
     """
     from quantkit.images import get_recipe
 
+    changes = {**changes, **given_steps()}
     if not preset.lower().endswith(".onnx"):
         return get_recipe(preset, **changes)
     from quantkit.models.data.image_data import RECIPE_KEY, recipe_of

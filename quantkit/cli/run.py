@@ -21,7 +21,7 @@ _LISTED = 10
 
 @click.command(short_help="Run a model over a folder of images.")
 @click.argument("model", type=options.PATH)
-@click.option("--images", required=True, type=options.PATH, help="A folder of images, or of shards of them.")
+@click.option("--images", required=True, type=options.PLACE, help="A folder of images, or of shards of them.")
 @click.option(
     "-o",
     "--output",
@@ -39,7 +39,7 @@ _LISTED = 10
 @options.as_json
 def run(
     model: Path,
-    images: Path,
+    images: Path | str,
     output: Path,
     preset: str | None,
     changes: dict[str, Any],
@@ -58,7 +58,8 @@ def run(
     from quantkit.images.decode import MAX_PIXELS
     from quantkit.jobs.predict import predict_images
 
-    recipe = None if preset is None and not changes else options.make_recipe(preset or str(model), changes)
+    given = preset is not None or changes or options.given_steps()
+    recipe = options.make_recipe(preset or str(model), changes) if given else None
     with rates("images") as tell:
         result = predict_images(
             model,

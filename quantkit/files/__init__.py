@@ -1,6 +1,6 @@
 """Writing files so that a crash leaves the old one or none, and the one layout for files of tensors."""
 
-from quantkit.files.atomic import atomic_write, check_output
+from quantkit.files.atomic import atomic_write, check_output, is_temporary
 from quantkit.files.layout import DTYPES, TensorLayout, dtype_name, plan_tensors
 from quantkit.files.qtensors import load, save
 from quantkit.files.regular import file_problem
@@ -18,6 +18,7 @@ __all__ = [
     "create_tensors",
     "dtype_name",
     "file_problem",
+    "is_temporary",
     "load",
     "open_tensors",
     "plan_tensors",

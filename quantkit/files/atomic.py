@@ -15,6 +15,7 @@ from quantkit.errors import OutputError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_PREFIX, _SUFFIX = ".quantkit-", ".tmp"  # of temporary names
 # What a file system answers that cannot sync a folder; the rename itself is as durable there as it gets.
 _CANNOT_SYNC_FOLDER = {errno.EINVAL, errno.ENOTSUP, errno.EACCES, errno.EBADF}
 
@@ -51,6 +52,11 @@ class OutputFile(io.FileIO):
         except OSError as e:
             raise _failed(self._target, e) from e
         return size
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file's name is one that `atomic_write` gives while it writes: a killed run leaves such files behind."""
+    return name.startswith(_PREFIX) and name.endswith(_SUFFIX)
 
 
 def check_output(path: str | os.PathLike[str]) -> str:
@@ -122,7 +128,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[OutputFile]:
     shown = os.fspath(path)
     real = check_output(shown)
     folder = os.path.dirname(real)
-    temporary = os.path.join(folder, f".quantkit-{secrets.token_hex(8)}.tmp")
+    temporary = os.path.join(folder, f"{_PREFIX}{secrets.token_hex(8)}{_SUFFIX}")
     try:
         try:
             # Not tempfile: it gives mode 0600, and a result should have the mode that the user's umask says.

@@ -9,7 +9,7 @@ import contextlib
 import io
 import os
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from PIL import ExifTags, Image
@@ -17,7 +17,7 @@ from PIL import ExifTags, Image
 from quantkit.errors import FormatError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
     from numpy.typing import NDArray
 
@@ -57,6 +57,10 @@ class Decoded:
         Pillow's mode of the stored pixels, such as "CMYK" or "I;16".
     orientation : int
         EXIF orientation, 1 to 8; it has been applied.
+    partial : bool
+        Whether the file was cut short, and what is missing is black.
+    reduced : int
+        How many times smaller than the file says `image` was decoded: 1, or 2, 4, 8 in a draft.
     """
 
     image: Image.Image
@@ -64,6 +68,19 @@ class Decoded:
     size: tuple[int, int]
     mode: str
     orientation: int
+    partial: bool = False
+    reduced: int = 1
+
+
+class Policy(NamedTuple):
+    """What `decode_image` is told, see there."""
+
+    color: str = "RGB"
+    background: tuple[int, int, int] = (255, 255, 255)
+    white: float | None = None
+    max_pixels: int = MAX_PIXELS
+    tolerant: bool = False
+    least: Callable[[int, int], tuple[int, int] | None] | None = None
 
 
 def sniff(prefix: bytes) -> str | None:
@@ -110,6 +127,8 @@ def decode_image(
     background: tuple[int, int, int] = (255, 255, 255),
     white: float | None = None,
     max_pixels: int = MAX_PIXELS,
+    tolerant: bool = False,
+    least: Callable[[int, int], tuple[int, int] | None] | None = None,
     frame: int = 0,
 ) -> Decoded:
     """Decode an image file by the policy of docs/images.md.
@@ -126,6 +145,11 @@ def decode_image(
         The value that becomes the brightest code in images deeper than 8 bits, see `Recipe`.
     max_pixels : int
         More than that is an error.
+    tolerant : bool, default False
+        Take what there is of a file that is cut short; the rest is black.
+    least : callable, optional
+        Given the upright (height, width) of a JPEG, the size that its draft must reach on both sides: it is decoded
+        2, 4 or 8 times smaller as far as that allows.
     frame : int, default 0
         Which page or frame.
 
@@ -135,16 +159,49 @@ def decode_image(
         Naming the file: not readable, empty, of no known format, too large, cut short or broken, deeper than 8 bits
         with values that no rule covers.
     """
+    policy = Policy(color, background, white, max_pixels, tolerant, least)
+    with contextlib.closing(decode_frames(source, (frame,), policy)) as decoded:
+        found = next(decoded)
+    if isinstance(found, FormatError):
+        raise found
+    return found
+
+
+def decode_frames(source: Source, frames: Iterable[int], policy: Policy) -> Generator[Decoded | FormatError]:
+    """Yield some frames of one file, in rising order, or the error of each: the file is opened once.
+
+    Raises
+    ------
+    FormatError
+        When the file cannot be opened as an image.
+    """
     name = shown(source)
-    try:
-        with _opened(source) as file:
-            return _decode(
-                name, file, color=color, background=background, white=white, max_pixels=max_pixels, frame=frame
-            )
-    except FormatError:
-        raise
-    except (OSError, ValueError) as e:  # ValueError: a name with a NUL byte or a lone surrogate
-        raise FormatError(f"{name}: cannot be read: {e.strerror if isinstance(e, OSError) else e}") from e
+    with _as_image(source, name, policy.max_pixels) as (image, form):
+        for frame in frames:
+            found: Decoded | FormatError
+            try:
+                found = _decode(name, image, form, frame, policy)
+            except FormatError as e:
+                found = e
+            except Exception as e:  # Pillow raises nearly every class there is for broken files
+                found = _broken(name, form, e)
+            yield found
+
+
+def count_frames(source: Source) -> int:
+    """Return how many frames or pages a file has; the previews that a JPEG may carry do not count.
+
+    Raises
+    ------
+    FormatError
+        When it cannot be opened as an image.
+    """
+    with _as_image(source, shown(source), None) as (image, form):
+        return 1 if form == "JPEG" else max(1, int(getattr(image, "n_frames", 1)))
+
+
+def _broken(name: str, form: str, error: Exception) -> FormatError:
+    return FormatError(f"{name}: cannot be decoded as {form}: {str(error) or type(error).__name__}")
 
 
 @contextlib.contextmanager
@@ -158,45 +215,83 @@ def _opened(source: Source) -> Iterator[IO[bytes]]:
         yield source
 
 
-def _decode(
-    name: str,
-    file: IO[bytes],
-    *,
-    color: str,
-    background: tuple[int, int, int],
-    white: float | None,
-    max_pixels: int,
-    frame: int,
-) -> Decoded:
-    start = file.tell()
-    prefix = file.read(SNIFF)
-    file.seek(start)
-    if not prefix:
-        raise FormatError(f"{name}: is empty")
-    form = sniff(prefix)
-    if form is None:
-        raise FormatError(f"{name}: is not an image of a known format ({', '.join(FORMATS)})")
-    # The plugin itself and not Image.open: that would try others, and its limit on pixels is one for the process.
+@contextlib.contextmanager
+def _as_image(source: Source, name: str, max_pixels: int | None) -> Iterator[tuple[Any, str]]:
+    """Open a source as Pillow's image and the name of its format; errors become `FormatError`."""
+    form = None
     try:
-        with _plugin(name, form)(file, "") as image:
-            height, width = image.height, image.width
-            if height * width > max_pixels:
-                raise FormatError(f"{name}: {width} x {height} pixels are more than the limit of {max_pixels}")
-            if form == "TIFF":  # as stored: Pillow has swapped them already where the image lies on its side
-                height, width = (image.tag_v2.get(tag, n) for tag, n in ((257, height), (256, width)))
-            mode, orientation = image.mode, _orientation(image)
-            if frame:
-                _seek(name, image, frame)
-            image.load()
-            # TIFF turns itself while it loads, and then says 1.
-            turn = _UPRIGHT.get(_orientation(image))
-            pixels = _to_8_bit(name, image, form, white)
-            pixels = _to_color(pixels, "L" if color == "L" else "RGB", background)
-            return Decoded(pixels if turn is None else pixels.transpose(turn), form, (height, width), mode, orientation)
+        with _opened(source) as file:
+            start = file.tell()
+            prefix = file.read(SNIFF)
+            file.seek(start)
+            if not prefix:
+                raise FormatError(f"{name}: is empty")
+            form = sniff(prefix)
+            if form is None:
+                raise FormatError(f"{name}: is not an image of a known format ({', '.join(FORMATS)})")
+            # The plugin itself and not Image.open: that would try others, and its limit on pixels is the process's.
+            with _plugin(name, form)(file, "") as image:
+                if max_pixels is not None:
+                    _check_pixels(name, image, max_pixels)
+                yield image, form
     except FormatError:
         raise
-    except Exception as e:  # Pillow raises nearly every class there is for broken files
-        raise FormatError(f"{name}: cannot be decoded as {form}: {str(e) or type(e).__name__}") from e
+    except Exception as e:
+        if form is not None:
+            raise _broken(name, form, e) from e
+        if isinstance(e, (OSError, ValueError)):  # ValueError: a name with a NUL byte or a lone surrogate
+            raise FormatError(f"{name}: cannot be read: {e.strerror if isinstance(e, OSError) else e}") from e
+        raise
+
+
+def _check_pixels(name: str, image: Image.Image, max_pixels: int) -> None:
+    if image.height * image.width > max_pixels:
+        raise FormatError(f"{name}: {image.width} x {image.height} pixels are more than the limit of {max_pixels}")
+
+
+def _decode(name: str, image: Any, form: str, frame: int, policy: Policy) -> Decoded:
+    if frame or image.tell():
+        try:
+            image.seek(frame)
+        except EOFError:
+            raise FormatError(f"{name}: has no frame {frame}") from None
+        _check_pixels(name, image, policy.max_pixels)  # pages may differ
+    height, width = image.height, image.width
+    if form == "TIFF":  # as stored: Pillow has swapped them already where the image lies on its side
+        height, width = (image.tag_v2.get(tag, n) for tag, n in ((257, height), (256, width)))
+    mode, orientation = image.mode, _orientation(image)
+    reduced = _draft(image, orientation, policy.least) if policy.least is not None and form == "JPEG" else 1
+    partial = _load(name, image, policy.tolerant)
+    # TIFF turns itself while it loads, and then says 1.
+    turn = _UPRIGHT.get(_orientation(image))
+    pixels = _to_8_bit(name, image, form, policy.white)
+    pixels = _to_color(pixels, "L" if policy.color == "L" else "RGB", policy.background)
+    pixels = pixels if turn is None else pixels.transpose(turn)
+    return Decoded(pixels, form, (height, width), mode, orientation, partial, reduced)
+
+
+def _draft(image: Any, orientation: int, least: Callable[[int, int], tuple[int, int] | None]) -> int:
+    """Have a JPEG decoded at a fraction of its size, not below `least`; return which fraction."""
+    height, width = image.height, image.width
+    wanted = least(width, height) if orientation >= 5 else least(height, width)
+    if wanted is None or image.draft(None, wanted if orientation >= 5 else wanted[::-1]) is None:
+        return 1
+    return int(image.decoderconfig[0])
+
+
+def _load(name: str, image: Any, tolerant: bool) -> bool:
+    """Decode; return whether the file was cut short, which only `tolerant` allows."""
+    try:
+        image.load()
+    except OSError as e:
+        # Pillow's own switch for this is one for the process. It has decoded what it got into the image.
+        if not (tolerant and "truncated" in str(e)):
+            raise
+        image.tile = []
+        if not np.asarray(image).any():
+            raise FormatError(f"{name}: is cut short before its first pixel") from None
+        return True
+    return False
 
 
 def _plugin(name: str, form: str) -> Callable[[IO[bytes], str], Any]:
@@ -205,13 +300,6 @@ def _plugin(name: str, form: str) -> Callable[[IO[bytes], str], Any]:
     if form not in Image.OPEN:
         raise FormatError(f"{name}: the installed Pillow does not read {form}")
     return Image.OPEN[form][0]
-
-
-def _seek(name: str, image: Image.Image, frame: int) -> None:
-    try:
-        image.seek(frame)
-    except EOFError:
-        raise FormatError(f"{name}: has no frame {frame}") from None
 
 
 def _orientation(image: Image.Image) -> int:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import os
 from array import array
 from collections import Counter
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from quantkit.errors import FormatError, InvalidArgument
 from quantkit.images.decode import shown
+from quantkit.images.listing import Listing
 from quantkit.images.pipeline import read_codes, read_values
 from quantkit.images.presets import get_recipe
-from quantkit.images.walk import PathTable, is_hidden, walk
+from quantkit.images.source_files import open_file
+from quantkit.images.walk import PathTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -27,7 +28,7 @@ class ImageFolder:
 
     Parameters
     ----------
-    source : path-like, or iterable of path-like
+    source : path-like, URL, or iterable of such
         A folder is walked in the order of `walk`; the folders right below it are classes. A file, or each file of
         an iterable, is taken as it stands, without a class.
     recipe : Recipe, str or path-like
@@ -56,53 +57,27 @@ class ImageFolder:
         self.recipe = get_recipe(recipe)
         self.classes: tuple[str, ...] = ()
         self.skipped: dict[str, int] = {}
-        if isinstance(source, (str, os.PathLike)):
-            if os.path.isfile(source):
-                self._take([source])
-            else:
-                self._walk(os.fspath(source))
-        elif isinstance(source, Iterable) and not isinstance(source, (bytes, bytearray, dict)):
-            self._take(source)
-        else:
-            raise InvalidArgument(f"wanted a folder, a file or a list of files, got {type(source).__name__}")
-
-    def _take(self, files: Iterable[Any]) -> None:
-        self.paths = PathTable()
-        for file in files:
-            if not isinstance(file, (str, os.PathLike)):
-                raise InvalidArgument(f"wanted a list of paths, got one with {type(file).__name__}")
-            try:
-                self.paths.append(os.fsencode(file))
-            except UnicodeEncodeError:
-                raise InvalidArgument(f"{file!r} cannot be the name of a file") from None
-        if not self.paths:
-            raise FormatError("wanted images, got an empty list of files")
-        self.labels: NDArray[np.int32] = np.full(len(self.paths), -1, np.int32)
-
-    def _walk(self, root: str) -> None:
-        self.paths = PathTable(root)
-        tops: dict[bytes, int] = {}
-        labels = array("i")
+        listing = Listing(source, self.recipe.frames)
+        self.paths = PathTable(listing.root)
+        labels, frames = array("i"), array("I")
         skipped: Counter[str] = Counter()
-        for found in walk(root):
-            if found.skipped is not None:
-                skipped[found.skipped] += 1
+        for entry in listing:
+            if entry.skipped is not None:
+                skipped[entry.skipped] += 1
                 continue
-            top, slash, _ = found.path.partition(b"/")
-            labels.append(tops.setdefault(top, len(tops)) if slash else -1)
-            self.paths.append(found.path)
+            labels.append(entry.label)
+            frames.append(entry.frame or 0)
+            self.paths.append(entry.path)
         self.skipped = dict(skipped)
+        if not self.paths and not listing.root:
+            raise FormatError("wanted images, got an empty list of files")
         if not self.paths:
             why = ", ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
-            raise FormatError(f"{shown(root)}: holds no image{f' (skipped: {why})' if why else ''}")
-        self.labels = np.frombuffer(labels, np.int32)
-        if tops:
-            # Every folder is a class, so that an empty one does not shift the others.
-            names = sorted({*tops, *_folders(root)})
-            index = {name: i for i, name in enumerate(names)}
-            to_class = np.array([index[top] for top in tops] + [-1], np.int32)  # the last entry serves label -1
-            self.labels = to_class[self.labels]
-            self.classes = tuple(map(os.fsdecode, names))
+            raise FormatError(f"{shown(listing.root)}: holds no image{f' (skipped: {why})' if why else ''}")
+        self.labels: NDArray[np.int32] = np.frombuffer(labels, np.int32)
+        self._frames = frames if any(frames) else None
+        if (self.labels >= 0).any():
+            self.classes = listing.classes
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -118,7 +93,7 @@ class ImageFolder:
         FormatError
             Naming the file, when it cannot be decoded.
         """
-        return read_values(self.paths[index], self.recipe)
+        return read_values(open_file(self.paths[index]), self.recipe, frame=self._frame(index))
 
     def read_codes(self, index: int) -> NDArray[np.uint8]:
         """Return the pixels of image `index`, uint8 of shape (channels, height, width).
@@ -128,7 +103,10 @@ class ImageFolder:
         FormatError
             Naming the file, when it cannot be decoded.
         """
-        return read_codes(self.paths[index], self.recipe)
+        return read_codes(open_file(self.paths[index]), self.recipe, frame=self._frame(index))
+
+    def _frame(self, index: int) -> int:
+        return self._frames[index] if self._frames is not None else 0
 
     def sample(self, n: int, seed: int = 0) -> NDArray[np.int64]:
         """Return `n` different indices, sorted, as evenly over the classes as they allow; all of them where n is more.
@@ -157,13 +135,3 @@ def balanced_sample(labels: NDArray[np.int32], n: int, seed: int) -> NDArray[np.
     rank = np.empty(len(labels), np.int64)
     rank[by_class] = np.arange(len(labels)) - np.repeat(starts, counts)
     return np.sort(order[np.argsort(rank, kind="stable")[:n]]).astype(np.int64)
-
-
-def class_folders(root: str) -> list[bytes]:
-    """Return the names of the folders right below `root` that are classes, bytewise sorted."""
-    return sorted(_folders(root))
-
-
-def _folders(root: str) -> list[bytes]:
-    with os.scandir(os.fsencode(root)) as entries:
-        return [e.name for e in entries if e.is_dir() and not is_hidden(e.name)]

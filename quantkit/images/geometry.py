@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -14,6 +14,7 @@ from quantkit.images.resample import FILTERS, resample
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from quantkit.images.decode import Decoded
     from quantkit.images.recipe import Recipe
 
 MAX_RESIZED = 89_478_485  # pixels; a thin strip blown up by "shortest" would have no end
@@ -30,7 +31,44 @@ _PILLOW = {
 _BITS = 11  # of OpenCV's interpolation weights
 
 
-def fit(image: Image.Image, recipe: Recipe) -> NDArray[np.uint8]:
+class Whole(NamedTuple):
+    """What an image stands for that was decoded at a fraction of its size.
+
+    Attributes
+    ----------
+    size : (height, width)
+        At full size.
+    box : (left, top, right, bottom)
+        The part of the smaller image that the full one covers; it ends within the last pixels where a side is no
+        multiple of the fraction.
+    """
+
+    size: tuple[int, int]
+    box: tuple[float, float, float, float]
+
+
+def whole_of(decoded: Decoded) -> Whole | None:
+    """Return what a draft stands for; None for an image that was decoded as it is."""
+    if decoded.reduced == 1:
+        return None
+    (height, width), image, turned = decoded.size, decoded.image, decoded.orientation
+    if turned >= 5:
+        height, width = width, height
+    right, bottom = width / decoded.reduced, height / decoded.reduced
+    left = image.width - right if turned in {2, 3, 6, 7} else 0.0
+    top = image.height - bottom if turned in {3, 4, 7, 8} else 0.0
+    return Whole((height, width), (left, top, left + right, top + bottom))
+
+
+def least_size(recipe: Recipe, height: int, width: int) -> tuple[int, int] | None:
+    """Return the size below which a draft of an image must not be decoded, by the recipe; None: only as it is."""
+    if recipe.draft is None:
+        return None
+    inner = _resized(height, width, recipe)[1]
+    return math.ceil(inner[0] * recipe.draft), math.ceil(inner[1] * recipe.draft)
+
+
+def fit(image: Image.Image, recipe: Recipe, whole: Whole | None = None) -> NDArray[np.uint8]:
     """Apply the geometry and the colour order of a recipe.
 
     Parameters
@@ -38,6 +76,8 @@ def fit(image: Image.Image, recipe: Recipe) -> NDArray[np.uint8]:
     image : PIL.Image.Image
         Mode "L" where the recipe is grey, else "RGB".
     recipe : Recipe
+    whole : Whole, optional
+        What the image stands for, where it is a draft.
 
     Returns
     -------
@@ -48,33 +88,46 @@ def fit(image: Image.Image, recipe: Recipe) -> NDArray[np.uint8]:
     ShapeMismatch
         When the resized image would be too large for the memory.
     """
-    height, width = image.height, image.width
+    whole = whole or Whole((image.height, image.width), (0.0, 0.0, image.width, image.height))
+    height, width = whole.size
     size, inner = _resized(height, width, recipe)
     if inner[0] * inner[1] > MAX_RESIZED:
         raise ShapeMismatch(f"{width} x {height} pixels would be resized to {inner[1]} x {inner[0]}, which is too much")
-    if recipe.interpolation == "opencv-linear":
-        pixels = resize_opencv_linear(_channels_last(image), *inner)
-    else:
-        crop = recipe.crop
-        fits = crop is not None and size == inner and crop[0] <= inner[0] and crop[1] <= inner[1]
-        region = (*_corner(inner, crop, recipe.crop_rounding), *crop) if fits else (0, 0, *inner)
-        planes = None
-        if inner != (height, width):
-            if recipe.interpolation in FILTERS and image.mode == "RGB":
-                planes = resample(np.asarray(image), inner, recipe.interpolation, region)
-            if planes is None:
-                image = image.resize(inner[::-1], _PILLOW[recipe.interpolation])
-        pixels = _channels_last(image) if planes is None else planes.transpose(1, 2, 0)
-        if planes is not None and fits:
-            return pixels[..., ::-1] if recipe.color == "BGR" else pixels
+    crop = recipe.crop
+    fits = crop is not None and size == inner and crop[0] <= inner[0] and crop[1] <= inner[1]
+    # Where the crop lies within the resized image, nothing else of it is made.
+    region = (*_corner(inner, crop, recipe.crop_rounding), *crop) if fits else (0, 0, *inner)
+    pixels = _resize(image, whole.box, inner, region, recipe.interpolation)
     if recipe.color == "BGR":
         pixels = pixels[..., ::-1]
+    if fits:
+        return pixels
     # "letterbox" pads to its size; a crop that is larger than the image pads as well.
     pixels = _pad(pixels, size, recipe.pad)
-    if recipe.crop is not None:
-        pixels = _pad(pixels, tuple(max(a, b) for a, b in zip(pixels.shape, recipe.crop, strict=False)), recipe.pad)
-        pixels = _center_crop(pixels, recipe.crop, recipe.crop_rounding)
+    if crop is not None:
+        pixels = _pad(pixels, tuple(max(a, b) for a, b in zip(pixels.shape, crop, strict=False)), recipe.pad)
+        pixels = _center_crop(pixels, crop, recipe.crop_rounding)
     return pixels
+
+
+def _resize(
+    image: Image.Image,
+    box: tuple[float, float, float, float],
+    size: tuple[int, int],
+    region: tuple[int, int, int, int],
+    interpolation: str,
+) -> NDArray[np.uint8]:
+    """Return a region (top, left, height, width) of an image resized to `size`; channels last."""
+    top, left, height, width = region
+    if interpolation == "opencv-linear":
+        return resize_opencv_linear(_channels_last(image), *size)[top : top + height, left : left + width]
+    if size != (image.height, image.width):
+        if interpolation in FILTERS and image.mode == "RGB":
+            planes = resample(np.asarray(image), size, interpolation, region, box)
+            if planes is not None:
+                return planes.transpose(1, 2, 0)
+        image = image.resize(size[::-1], _PILLOW[interpolation], box=box)
+    return _channels_last(image)[top : top + height, left : left + width]
 
 
 def _resized(height: int, width: int, recipe: Recipe) -> tuple[tuple[int, int], tuple[int, int]]:

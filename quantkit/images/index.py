@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from quantkit.errors import FormatError, InvalidArgument, OutputError, QuantkitError
-from quantkit.files import atomic_write
+from quantkit.files import is_temporary
+from quantkit.images.manifest import NAME as MANIFEST
+from quantkit.images.places import Place, open_place
 from quantkit.images.recipe import Recipe
 from quantkit.images.shards import FORMATS, ShardFolder
 
 NAME = "index.json"
-MANIFEST = "manifest.jsonl"
 _KEY, _VERSION = "quantkit.images", 1
 
 
@@ -81,9 +82,8 @@ class Index:
 def is_output(root: str | os.PathLike[str]) -> bool:
     """Whether a folder holds shards of images."""
     try:
-        with open(os.path.join(root, NAME), "rb") as file:
-            return f'"{_KEY}"'.encode() in file.read(64)
-    except (OSError, ValueError):
+        return f'"{_KEY}"'.encode() in open_place(root).read(NAME)[:64]
+    except (FileNotFoundError, FormatError):
         return False
 
 
@@ -106,13 +106,9 @@ def write_index(root: str, index: Index) -> None:
         "images": index.images,
         "failed": index.failed,
         "skipped": index.skipped,
-        "shards": [
-            {"file": os.path.basename(folder.path(number)), "images": count}
-            for number, count in enumerate(index.shards)
-        ],
+        "shards": [{"file": folder.name(number), "images": count} for number, count in enumerate(index.shards)],
     }
-    with atomic_write(os.path.join(root, NAME)) as file:
-        file.write(json.dumps(content, indent=1).encode() + b"\n")
+    folder.place.write(NAME, [json.dumps(content, indent=1).encode() + b"\n"])
 
 
 def read_index(root: str) -> Index:
@@ -123,10 +119,10 @@ def read_index(root: str) -> Index:
     FormatError
         When there is none, or it is damaged; names the file.
     """
-    path = os.path.join(root, NAME)
+    place = open_place(root)
+    path = place.path(NAME)
     try:
-        with open(path, "rb") as file:
-            content: dict[str, Any] = json.loads(file.read())
+        content: dict[str, Any] = json.loads(place.read(NAME))
         if content[_KEY] != _VERSION:
             raise InvalidArgument(f"version {content[_KEY]!r} is not known")
         channels, height, width = (int(n) for n in content["shape"])
@@ -145,8 +141,8 @@ def read_index(root: str) -> Index:
         )
     except FileNotFoundError:
         raise FormatError(f"{root}: holds no shards of images: there is no {NAME}") from None
-    except OSError as e:
-        raise FormatError(f"{path}: cannot be read: {e.strerror}") from e
+    except FormatError:
+        raise
     except (ValueError, KeyError, TypeError, RecursionError) as e:
         why = str(e) if isinstance(e, QuantkitError) else f"{type(e).__name__}: {e}"
         raise FormatError(f"{path}: is no index of shards: {why}") from None
@@ -155,11 +151,9 @@ def read_index(root: str) -> Index:
     return index
 
 
-def write_manifest(root: str, folder: ShardFolder, count: int) -> None:
+def write_manifest(folder: ShardFolder, count: int) -> None:
     """Join the lines of all shards into `manifest.jsonl`."""
-    with atomic_write(os.path.join(root, MANIFEST)) as file:
-        for number in range(count):
-            file.write(folder.manifest_bytes(number))
+    folder.place.write(MANIFEST, (folder.manifest_bytes(number) for number in range(count)))
 
 
 def check_folder(root: str) -> bool:
@@ -170,6 +164,14 @@ def check_folder(root: str) -> bool:
     OutputError
         When it is no folder, not writable, or holds something else.
     """
+    place = open_place(root)
+    made = place.is_local and _make(root)
+    if not made:
+        _check_content(place)
+    return made
+
+
+def _make(root: str) -> bool:
     try:
         os.mkdir(root)
         return True
@@ -178,11 +180,14 @@ def check_folder(root: str) -> bool:
             raise OutputError(f"cannot write {root}: it is not a folder") from None
         if not os.access(root, os.W_OK | os.X_OK):
             raise OutputError(f"cannot write {root}: the folder is not writable") from None
-        others = [name for name in os.listdir(root) if not name.startswith(".quantkit-")]
-        if others and not is_output(root):
-            raise OutputError(
-                f"cannot write {root}: the folder holds something else than shards ({sorted(others)[0]})"
-            ) from None
         return False
     except (OSError, ValueError) as e:
         raise OutputError(f"cannot write {root}: {e.strerror if isinstance(e, OSError) else e}") from e
+
+
+def _check_content(place: Place) -> None:
+    others = [name for name in place.names() if not is_temporary(name)]
+    if others and not is_output(place.root):
+        raise OutputError(
+            f"cannot write {place.root}: the folder holds something else than shards ({sorted(others)[0]})"
+        )

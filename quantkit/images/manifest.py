@@ -6,10 +6,14 @@ import json
 import os
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from quantkit.errors import FormatError
 
+if TYPE_CHECKING:
+    from quantkit.images.places import Place
+
+NAME = "manifest.jsonl"
 _OK = b'"status":"ok"'  # cannot stand inside a JSON text, where quotes are escaped
 
 
@@ -23,7 +27,7 @@ def line(
     position: int | None = None,
     error: str | None = None,
     about: dict[str, Any] | None = None,
-    stamp: tuple[int, int] | None = None,
+    stamp: tuple[int | None, int | None] = (None, None),
 ) -> dict[str, Any]:
     """Return the line of one file, see docs/images.md for its keys."""
     about = about or {}
@@ -40,8 +44,8 @@ def line(
         "row": row,
         "shard": shard,
         "position": position,
-        "bytes": stamp[0] if stamp else None,
-        "mtime_ns": stamp[1] if stamp else None,
+        "bytes": stamp[0],
+        "mtime_ns": stamp[1],
     }
 
 
@@ -72,7 +76,7 @@ def _parse(text: bytes, where: str, number: int) -> dict[str, Any]:
 
 
 class Manifest(Sequence[dict[str, Any]]):
-    """The lines of a manifest file, parsed when they are asked for.
+    """The lines of an output's manifest, parsed when they are asked for.
 
     Raises
     ------
@@ -80,13 +84,12 @@ class Manifest(Sequence[dict[str, Any]]):
         When the file cannot be read.
     """
 
-    def __init__(self, path: str) -> None:
-        self.path = path
+    def __init__(self, place: Place) -> None:
+        self.path = place.path(NAME)
         try:
-            with open(path, "rb") as file:
-                self._text = file.read()
-        except OSError as e:
-            raise FormatError(f"{path}: cannot be read: {e.strerror}") from e
+            self._text = place.read(NAME)
+        except FileNotFoundError:
+            raise FormatError(f"{self.path}: cannot be read: No such file or directory") from None
         self._ends = array("Q", [0])
         self._ok = array("Q")  # the lines of the images that are there
         end = self._text.find(b"\n")

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from quantkit.errors import FormatError, InvalidArgument
+from quantkit.files.urls import is_url, plain_path
 from quantkit.images.folder import balanced_sample
-from quantkit.images.index import MANIFEST, read_index
+from quantkit.images.index import read_index
 from quantkit.images.manifest import Manifest
 from quantkit.images.pipeline import look_up
 from quantkit.tensor import from_numpy
@@ -65,7 +66,7 @@ class ImageShards(Sequence["QTensor"]):
         self._table: NDArray[np.float32] | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return ImageShards, (os.path.abspath(self.path),)
+        return ImageShards, (self.path if is_url(self.path) else os.path.abspath(self.path),)
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -95,7 +96,7 @@ class ImageShards(Sequence["QTensor"]):
     def manifest(self) -> Manifest:
         """One mapping for each file of the source, failed and skipped ones as well."""
         if self._manifest is None:
-            self._manifest = Manifest(os.path.join(self.path, MANIFEST))
+            self._manifest = Manifest(self._folder.place)
         return self._manifest
 
     @property
@@ -282,8 +283,8 @@ def open_images(output: str | os.PathLike[str]) -> ImageShards:
 
     Parameters
     ----------
-    output : path-like
-        The folder of the shards.
+    output : path-like or URL
+        The folder of the shards. Behind a URL each shard is fetched when its first image is asked for.
 
     Returns
     -------
@@ -294,4 +295,4 @@ def open_images(output: str | os.PathLike[str]) -> ImageShards:
     FormatError
         When it holds no shards, or not all of them yet.
     """
-    return ImageShards(os.fspath(output))
+    return ImageShards(plain_path(output))

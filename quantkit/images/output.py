@@ -8,13 +8,17 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from quantkit.errors import FormatError, OutputError
-from quantkit.images.index import MANIFEST, NAME, Index, check_folder, is_output, read_index, write_index
-from quantkit.images.shards import FORMATS, ShardFolder
+from quantkit.files import is_temporary
+from quantkit.images.index import NAME, Index, check_folder, is_output, read_index, write_index
+from quantkit.images.manifest import NAME as MANIFEST
+from quantkit.images.places import open_place
+from quantkit.images.shards import FOLDERS, FORMATS, ShardFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from quantkit.images.listing import Entry, Group, Listing
+    from quantkit.images.listing import Entry, Group
+    from quantkit.images.source_files import SourceFiles
 
 
 @contextlib.contextmanager
@@ -27,6 +31,9 @@ def locked(root: str, *, shared: bool) -> Iterator[None]:
         When another run is writing there, or the folder cannot be written.
     """
     made = check_folder(root)
+    if not open_place(root).is_local:  # there are no locks behind a URL
+        yield
+        return
     descriptor = os.open(root, os.O_RDONLY | os.O_CLOEXEC)
     try:
         try:
@@ -48,11 +55,11 @@ def locked(root: str, *, shared: bool) -> Iterator[None]:
 
 def _sweep(root: str) -> None:
     """Remove the temporary files of runs that were killed."""
-    for folder in (root, os.path.join(root, "manifest")):
-        with contextlib.suppress(OSError):
-            for name in os.listdir(folder):
-                if name.startswith(".quantkit-") and name.endswith(".tmp"):
-                    os.unlink(os.path.join(folder, name))
+    place = open_place(root)
+    for folder in FOLDERS:
+        for name in place.names(folder):
+            if is_temporary(name):
+                place.remove(os.path.join(folder, name))
 
 
 def begin(
@@ -102,35 +109,29 @@ def _clear(root: str, index: Index) -> None:
         for number in folder.numbers():
             folder.remove(number)
     for name in (MANIFEST, NAME):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(os.path.join(root, name))
+        open_place(root).remove(name)
 
 
-def finished_lines(folder: ShardFolder, listing: Listing, group: Group) -> list[dict[str, Any]] | None:
+def finished_lines(folder: ShardFolder, files: SourceFiles, group: Group) -> list[dict[str, Any]] | None:
     """Return the manifest lines of a shard that is there and whose files are as they were, else None."""
-    if not os.path.exists(folder.path(group.number)):
+    if not folder.place.exists(folder.name(group.number)):
         return None
     try:
         lines = folder.lines(group.number)
-        shard = folder.read(group.number)
     except FormatError:
         return None
     good = sum(item["status"] == "ok" for item in lines)
-    if len(lines) != len(group.entries) or len(shard.images) != good:
+    if len(lines) != len(group.entries) or not folder.holds(group.number, good):
         return None
-    if all(_same(item, entry, listing) for item, entry in zip(lines, group.entries, strict=True)):
+    if all(_same(item, entry, files) for item, entry in zip(lines, group.entries, strict=True)):
         return lines
     return None
 
 
-def _same(item: dict[str, Any], entry: Entry, listing: Listing) -> bool:
-    if item["path"] != os.fsdecode(entry.path):
+def _same(item: dict[str, Any], entry: Entry, files: SourceFiles) -> bool:
+    if item["path"] != os.fsdecode(entry.path) or item.get("frame") != entry.frame:
         return False
     if entry.skipped is not None or item["status"] == "skipped":
         return item["status"] == "skipped" and bool(item["error"] == entry.skipped)
-    try:
-        status = os.stat(listing.full(entry.path))
-        stamp: tuple[int | None, int | None] = status.st_size, status.st_mtime_ns
-    except (OSError, ValueError):
-        stamp = None, None
+    stamp = files.stamp(entry.path, entry.stamp)
     return bool(item["label"] == entry.label and (item["bytes"], item["mtime_ns"]) == stamp)

@@ -14,6 +14,7 @@ from quantkit.images.decode import MAX_PIXELS, shown
 from quantkit.images.folder import ImageFolder
 from quantkit.images.image_file import write_image
 from quantkit.images.pipeline import read_pixels
+from quantkit.images.source_files import open_file
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,7 +70,7 @@ def contact_sheet(
         name = folder.paths[i]
         names.append(name)
         try:
-            pixels, _ = read_pixels(name, folder.recipe, max_pixels=max_pixels)
+            pixels, _ = read_pixels(open_file(name), folder.recipe, max_pixels=max_pixels)
             picture = _thumbnail(pixels, folder.recipe.color)
             sheet.paste(picture, (left + (_CELL - picture.width) // 2, top + (_CELL - picture.height) // 2))
         except FormatError as e:

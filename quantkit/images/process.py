@@ -11,13 +11,15 @@ import numpy as np
 
 from quantkit.cpu import num_threads
 from quantkit.errors import FormatError, InvalidArgument
+from quantkit.files.urls import is_url, plain_path
 from quantkit.images.decode import MAX_PIXELS, shown
 from quantkit.images.filling import ProcessProgress, Run
 from quantkit.images.index import Index
 from quantkit.images.listing import Listing
 from quantkit.images.output import begin, locked
-from quantkit.images.pipeline import read_pixels
+from quantkit.images.pipeline import check_streams, read_pixels
 from quantkit.images.presets import get_recipe
+from quantkit.images.shard_work import ShardMaker
 from quantkit.images.shards import FORMATS
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ class ProcessResult:
         Whether every shard is there; False after a `shard_range`, while others are missing.
     images, failed, skipped : int
         Files of the source by outcome: pixels in a shard, cannot be decoded, not an image. Of the shards in range.
+    partial : int
+        How many of the images were cut short, which a tolerant recipe takes.
     shards, shards_kept : int
         Shards in range, and how many of them were there already.
     shape : (channels, height, width)
@@ -58,6 +62,7 @@ class ProcessResult:
     images: int
     failed: int
     skipped: int
+    partial: int
     shards: int
     shards_kept: int
     shape: tuple[int, int, int]
@@ -95,15 +100,16 @@ def process_images(
 
     Parameters
     ----------
-    source : path-like, or iterable of path-like
-        A folder, whose sub-folders are classes, or a list of files.
-    output : path-like
+    source : path-like, URL, or iterable of such
+        A folder, whose sub-folders are classes, or a list of files. URLs are those of fsspec: ``s3://bucket/photos``.
+    output : path-like or URL
         The folder of the shards; made where it is missing.
     preset : str, path-like or Recipe, default "imagenet"
         As `quantkit.images.get_recipe` takes it. Where a recipe leaves the size to the image, the first image that
         can be read sets it, and images of another size fail.
     streams : int, optional
-        Threads that decode; one for each usable CPU by default. The bytes written are the same for any number.
+        Threads that decode; one for each usable CPU by default, and with a scheduler one for each task. The bytes
+        written are the same for any number.
     shard_size : int, default 1024
         Image files of a shard; fewer where it would exceed 256 MiB.
     on_error : {"skip", "raise"}
@@ -111,8 +117,9 @@ def process_images(
     resume : bool, default True
         Keep the shards that are there and whose files have the path, size and modification time that they had.
         False begins again.
-    scheduler : None
-        Only this machine. For several, run each with its own `shard_range` on the same output.
+    scheduler : str or distributed.Client, optional
+        Have the workers of a Dask cluster make the shards: the address of its scheduler (``tcp://host:8786``), or
+        "local" for processes on this machine. They need quantkit, and must reach source and output by these names.
     retry_failed : bool, default False
         Do shards with failures again.
     max_errors : int, optional
@@ -138,12 +145,14 @@ def process_images(
         For an argument that the call cannot take; when `output` holds shards of another recipe or source.
     OutputError
         When the output cannot be written. Shards that were finished stay, and the next run goes on behind them.
+    ClusterError, MissingDependency
+        When the cluster cannot be reached or loses its workers; without the library that a URL or a scheduler needs.
     """
     started = time.perf_counter()
     recipe = get_recipe(preset)
-    _check(streams, shard_size, on_error, format, max_errors, shard_range, max_pixels, scheduler)
-    root = os.fspath(output)
-    listing = Listing(source)
+    _check(streams, shard_size, on_error, format, max_errors, shard_range, max_pixels)
+    root = plain_path(output)
+    listing = Listing(source, recipe.frames)
     if listing.root and _inside(root, listing.root):
         raise InvalidArgument(f"the output {root} lies within the source {listing.root}")
     with locked(root, shared=shard_range is not None):
@@ -161,17 +170,18 @@ def process_images(
             ),
             resume=resume,
         )
+        keep = None if not resume else "whole" if retry_failed else "all"
         run = Run(
             listing,
-            index,
-            root,
-            max_pixels=max_pixels,
+            ShardMaker(listing.files, index, root, max_pixels, keep),
             stop_at=0 if on_error == "raise" else max_errors,
-            keep=None if not resume else "whole" if retry_failed else "all",
             shard_range=shard_range,
             progress=progress,
         )
-        run.run(streams or num_threads())
+        if scheduler is None:
+            run.run(streams or num_threads())
+        else:
+            run.spread(scheduler, streams or 1)
         complete = run.complete()
     seconds = time.perf_counter() - started
     return ProcessResult(
@@ -180,6 +190,7 @@ def process_images(
         images=run.images,
         failed=run.failed,
         skipped=run.skipped,
+        partial=run.partial,
         shards=run.made + run.kept,
         shards_kept=run.kept,
         shape=index.shape,
@@ -200,10 +211,9 @@ def _check(
     max_errors: int | None,
     shard_range: tuple[int, int] | None,
     max_pixels: int,
-    scheduler: Any,
 ) -> None:
+    check_streams(streams)
     for name, value, least in (
-        ("streams", streams, 1),
         ("shard_size", shard_size, 1),
         ("max_errors", max_errors, 0),
         ("max_pixels", max_pixels, 1),
@@ -216,14 +226,11 @@ def _check(
         raise InvalidArgument(f"format must be one of {', '.join(FORMATS)}, got {form!r}")
     if shard_range is not None and not 0 <= shard_range[0] < shard_range[1]:
         raise InvalidArgument(f"shard_range must be (first, end) with 0 <= first < end, got {shard_range}")
-    if scheduler is not None:
-        raise InvalidArgument(
-            f"scheduler={scheduler!r}: images are processed on this machine only; for several machines run each with "
-            "its own shard_range (--shard-range) on one shared folder"
-        )
 
 
 def _inside(path: str, folder: str) -> bool:
+    if is_url(path) or is_url(folder):
+        return is_url(path) and f"{path.rstrip('/')}/".startswith(f"{folder.rstrip('/')}/")
     inner, outer = os.path.realpath(path), os.path.realpath(folder)
     return os.path.commonpath([inner, outer]) == outer
 
@@ -240,7 +247,8 @@ def _first_shape(listing: Listing, recipe: Recipe, max_pixels: int) -> tuple[int
         if entry.skipped is not None:
             continue
         try:
-            pixels, _ = read_pixels(os.fsdecode(listing.full(entry.path)), recipe, max_pixels=max_pixels)
+            source = listing.files.open(entry.path)
+            pixels, _ = read_pixels(source, recipe, max_pixels=max_pixels, frame=entry.frame or 0)
         except FormatError as e:
             first = first if count else str(e)
             count += 1

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quantkit.errors import InvalidArgument
+from quantkit.images.frames import check_frames
 from quantkit.qparams import QParams
 
 if TYPE_CHECKING:
@@ -69,6 +70,13 @@ class Recipe:
     white : float, optional
         The value that becomes the brightest code in images deeper than 8 bits. None: 65535 for 16-bit grey, and an
         error for 32-bit integers and floats, whose range nothing tells.
+    frames : "first", "all", int or "every:k"
+        Which frames or pages of a file are images. A number n: n of them spread evenly over the file.
+    draft : float, optional
+        Decode JPEG files 2, 4 or 8 times smaller, as long as both sides stay at least this many times what the resize
+        makes of them: faster, and other pixels. 1 or more; None decodes them whole.
+    tolerant : bool, default False
+        Take what there is of a file that is cut short; the rest is black. False: it fails.
 
     Raises
     ------
@@ -90,6 +98,9 @@ class Recipe:
     pad: Any = 0
     background: Any = 255
     white: float | None = None
+    frames: Any = "first"
+    draft: float | None = None
+    tolerant: bool = False
 
     def __post_init__(self) -> None:
         def put(field: str, value: Any) -> None:
@@ -105,8 +116,10 @@ class Recipe:
         ):
             if getattr(self, field) not in choices:
                 raise _bad(field, f"one of {', '.join(choices)}", getattr(self, field))
-        if not isinstance(self.upscale, bool):
-            raise _bad("upscale", "true or false", self.upscale)
+        for field in ("upscale", "tolerant"):
+            if not isinstance(getattr(self, field), bool):
+                raise _bad(field, "true or false", getattr(self, field))
+        put("frames", check_frames(self.frames))
         if self.resize == "none":
             if self.size is not None:
                 raise _bad("size", 'none, because resize is "none"', self.size)
@@ -125,6 +138,10 @@ class Recipe:
         put("divide", _floats("divide", self.divide, 1)[0])
         if self.white is not None:
             put("white", _floats("white", self.white, 1)[0])
+        if self.draft is not None:
+            put("draft", _floats("draft", self.draft, 1)[0])
+            if self.draft < 1 or self.resize == "none":
+                raise _bad("draft", "a number from 1 on, with a resize", self.draft)
         for field in ("divide", "white", "std"):
             values = getattr(self, field)
             if values is not None and not np.all(np.float32(values) > 0):

@@ -50,17 +50,20 @@ _MOST_TAPS = 2048  # sums of that many fit 32 bits
 
 @functools.lru_cache(maxsize=256)
 def _weights(
-    before: int, after: int, first: int, count: int, name: str
+    before: int, low_end: float, high_end: float, after: int, first: int, count: int, name: str
 ) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]] | None:
-    """Return first source index, high and low part of the weights of outputs `first` to ``first + count - 1``."""
+    """Return first source index, high and low part of the weights of outputs `first` to ``first + count - 1``.
+
+    The `after` outputs cover the source, which has `before` pixels, from `low_end` to `high_end`.
+    """
     function, support = _FILTERS[name]
-    scale = before / after
+    scale = (high_end - low_end) / after
     stretch = max(scale, 1.0)
     support *= stretch
     taps = math.ceil(support) * 2 + 1
     if taps > _MOST_TAPS:
         return None
-    center = (np.arange(first, first + count) + 0.5) * scale
+    center = low_end + (np.arange(first, first + count) + 0.5) * scale
     begin = np.maximum((center - support + 0.5).astype(np.int64), 0)
     end = np.minimum((center + support + 0.5).astype(np.int64), before)
     place = np.arange(taps)
@@ -92,7 +95,11 @@ def _weights(
 
 
 def resample(
-    pixels: NDArray[np.uint8], size: tuple[int, int], name: str, region: tuple[int, int, int, int]
+    pixels: NDArray[np.uint8],
+    size: tuple[int, int],
+    name: str,
+    region: tuple[int, int, int, int],
+    box: tuple[float, float, float, float] | None = None,
 ) -> NDArray[np.uint8] | None:
     """Resize as Pillow does and return one region of the result, or None where only Pillow can.
 
@@ -104,6 +111,8 @@ def resample(
     name : str
         One of `FILTERS`.
     region : (top, left, height, width)
+    box : (left, top, right, bottom), optional
+        The part of the source that the result covers; all of it by default.
 
     Returns
     -------
@@ -113,8 +122,9 @@ def resample(
     if pixels.shape[0] - size[0] > max(0, 2 * (pixels.shape[1] - size[1])):
         return None
     top, left, height, width = region
-    columns = _weights(pixels.shape[1], size[1], left, width, name)
-    rows = _weights(pixels.shape[0], size[0], top, height, name)
+    x0, y0, x1, y1 = box or (0.0, 0.0, pixels.shape[1], pixels.shape[0])
+    columns = _weights(pixels.shape[1], x0, x1, size[1], left, width, name)
+    rows = _weights(pixels.shape[0], y0, y1, size[0], top, height, name)
     if columns is None or rows is None:
         return None
     made = np.empty((3, height, width), np.uint8)

@@ -13,13 +13,14 @@ from quantkit.errors import FormatError
 from quantkit.images.decode import MAX_PIXELS, decode_image, shown
 from quantkit.images.image_file import SUFFIX_FORMATS
 from quantkit.images.listing import Listing
+from quantkit.images.pipeline import check_streams
 from quantkit.images.walk import PathTable
 from quantkit.parallel import ordered_map
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_BLOCK = 1 << 20
+    from quantkit.images.source_files import SourceFiles, Stamp
 
 
 @dataclass(slots=True)
@@ -92,7 +93,7 @@ def scan_images(
 
     Parameters
     ----------
-    source : path-like, or iterable of path-like
+    source : path-like, URL, or iterable of such
     streams : int, optional
         Threads; one for each usable CPU by default.
     max_pixels : int
@@ -105,20 +106,17 @@ def scan_images(
     FormatError
         When the source cannot be listed.
     """
+    check_streams(streams)
     listing, result = Listing(source), ScanResult()
     counts: Counter[int] = Counter()
     paths, by_size = PathTable(), dict[int, list[int]]()
 
-    def look(path: bytes, label: int) -> _File:
-        name = os.fsdecode(listing.full(path))
-        size = 0
+    def look(path: bytes, label: int, listed: Stamp | None) -> _File:
+        size = listing.files.stamp(path, listed)[0] or 0
         try:
-            size = os.stat(name).st_size
-            found = decode_image(name, max_pixels=max_pixels)
+            found = decode_image(listing.files.open(path), max_pixels=max_pixels)
         except FormatError as e:
-            return _File(path, label, size, error=str(e).removeprefix(f"{shown(name)}: "))
-        except OSError as e:
-            return _File(path, label, size, error=f"cannot be read: {e.strerror}")
+            return _File(path, label, size, error=str(e).removeprefix(f"{shown(listing.files.full(path))}: "))
         height, width = found.size
         return _File(path, label, size, found.format, found.mode, (width, height), found.orientation != 1)
 
@@ -130,7 +128,7 @@ def scan_images(
                 result.skipped[entry.skipped] += 1
 
     workers = streams or num_threads()
-    for file in ordered_map(lambda e: look(e.path, e.label), images(), workers=workers, in_flight=8 * workers):
+    for file in ordered_map(lambda e: look(e.path, e.label, e.stamp), images(), workers=workers, in_flight=8 * workers):
         result.images += 1
         result.bytes += file.size
         counts[file.label] += 1
@@ -154,7 +152,7 @@ def scan_images(
     for group in same_size:
         by_hash: dict[bytes, list[str]] = {}
         for i in group:
-            digest = _digest(listing.full(paths.relative(i)))
+            digest = _digest(listing.files, paths.relative(i))
             if digest is not None:
                 by_hash.setdefault(digest, []).append(os.fsdecode(paths.relative(i)))
         result.duplicates += [same for same in by_hash.values() if len(same) > 1]
@@ -162,12 +160,8 @@ def scan_images(
     return result
 
 
-def _digest(path: bytes) -> bytes | None:
-    digest = hashlib.sha256()
+def _digest(files: SourceFiles, path: bytes) -> bytes | None:
     try:
-        with open(path, "rb") as file:
-            while block := file.read(_BLOCK):
-                digest.update(block)
-    except OSError:
+        return hashlib.sha256(files.read(path)).digest()
+    except FormatError:
         return None
-    return digest.digest()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from quantkit.errors import FormatError, OutputError
+from quantkit.errors import FormatError
 from quantkit.files import atomic_write, open_tensors, save_tensors
 from quantkit.images.manifest import decode, encode
+from quantkit.images.places import open_place
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 FORMATS = ("safetensors", "npy")
 _ALIGNMENT = 64
 _MANIFESTS = "manifest"
+FOLDERS = ("", _MANIFESTS)  # below the output, that hold its files
+_NAME = re.compile(r"shard-(\d{6,})\.(\w+)")
 
 
 class Shard(NamedTuple):
@@ -50,41 +52,38 @@ class ShardFolder:
     """
 
     def __init__(self, root: str, form: str, recipe: Recipe) -> None:
-        self.root, self.form, self.recipe = root, form, recipe
+        self.place, self.form, self.recipe = open_place(root), form, recipe
+
+    def name(self, number: int) -> str:
+        """Return the name of the file of a shard's images."""
+        return f"shard-{number:06d}.{self.form}"
 
     def path(self, number: int) -> str:
-        """Return the file of the images of a shard."""
-        return os.path.join(self.root, f"shard-{number:06d}.{self.form}")
+        """Return the path or URL of the file of a shard's images."""
+        return self.place.path(self.name(number))
 
-    def _side_path(self, number: int) -> str:
-        return os.path.join(self.root, f"shard-{number:06d}.json")
+    def _side(self, number: int) -> str:
+        return f"shard-{number:06d}.json"
 
-    def manifest_path(self, number: int) -> str:
-        """Return the file of the manifest lines of a shard."""
-        return os.path.join(self.root, _MANIFESTS, f"shard-{number:06d}.jsonl")
+    def _manifest(self, number: int) -> str:
+        return f"{_MANIFESTS}/shard-{number:06d}.jsonl"
 
     def prepare(self) -> None:
         """Make the folders."""
-        try:
-            os.makedirs(os.path.join(self.root, _MANIFESTS), exist_ok=True)
-        except OSError as e:
-            raise OutputError(f"cannot write {self.root}: {e.strerror}") from e
+        self.place.prepare(_MANIFESTS)
 
     def numbers(self) -> list[int]:
         """Return the numbers of the shards that are there."""
-        return sorted(n for name in _names(self.root) if (n := _number(name, self.form)) is not None)
+        found = (_NAME.fullmatch(name) for name in self.place.names())
+        return sorted(int(match[1]) for match in found if match is not None and match[2] == self.form)
 
     def remove(self, number: int) -> None:
         """Remove a shard; the file of its images goes first."""
-        paths = [self.path(number), self.manifest_path(number)]
+        names = [self.name(number), self._manifest(number)]
         if self.form == "npy":
-            paths.insert(1, self._side_path(number))
-        for path in paths:
-            try:
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
-            except OSError as e:
-                raise OutputError(f"cannot remove {path}: {e.strerror}") from e
+            names.insert(1, self._side(number))
+        for name in names:
+            self.place.remove(name)
 
     def write(self, number: int, shard: Shard, lines: list[dict[str, Any]]) -> None:
         """Write a shard and its manifest lines, each atomically.
@@ -94,10 +93,9 @@ class ShardFolder:
         OutputError
             When the disk is full or the folder cannot be written.
         """
-        if os.path.exists(self.path(number)):
+        if self.place.exists(self.name(number)):
             self.remove(number)
-        with atomic_write(self.manifest_path(number)) as file:
-            file.write(encode(lines))
+        self.place.write(self._manifest(number), [encode(lines)])
         if self.form == "npy":
             self._write_npy(number, shard)
         else:
@@ -119,7 +117,9 @@ class ShardFolder:
             if before % _ALIGNMENT:
                 filler = np.zeros(-before % _ALIGNMENT, np.uint8)
                 tensors = {"filler": filler, **tensors}
-        save_tensors(self.path(number), tensors, {"recipe": self.recipe.to_json(), "recipe_hash": self.recipe.hash})
+        metadata = {"recipe": self.recipe.to_json(), "recipe_hash": self.recipe.hash}
+        with self.place.made(self.name(number)) as path:
+            save_tensors(path, tensors, metadata)
 
     def _write_npy(self, number: int, shard: Shard) -> None:
         qparams = self.recipe.qparams()
@@ -131,12 +131,25 @@ class ShardFolder:
             "recipe": self.recipe.to_dict(),
             "recipe_hash": self.recipe.hash,
         }
-        with atomic_write(self._side_path(number)) as file:
-            file.write(json.dumps(side).encode() + b"\n")
-        with atomic_write(self.path(number)) as file:
+        self.place.write(self._side(number), [json.dumps(side).encode() + b"\n"])
+        with self.place.made(self.name(number)) as path, atomic_write(path) as file:
             header = {"descr": "|u1", "fortran_order": False, "shape": shard.images.shape}
             np.lib.format.write_array_header_1_0(file, header)
             file.write(shard.images.data)
+
+    def holds(self, number: int, images: int) -> bool:
+        """Whether a shard is there, of that many images and by this recipe.
+
+        Behind a URL it is not fetched for that: what is there is whole.
+        """
+        if not self.place.exists(self.name(number)):
+            return False
+        if not self.place.is_local:
+            return True
+        try:
+            return len(self.read(number).images) == images
+        except FormatError:
+            return False
 
     def read(self, number: int) -> Shard:
         """Map a shard.
@@ -146,15 +159,9 @@ class ShardFolder:
         FormatError
             Naming the file, when it cannot be read or holds something else.
         """
+        with self.place.fetched(self.name(number)) as path:
+            found, recipe_hash = self._read_npy(number, path) if self.form == "npy" else self._read_safetensors(path)
         path = self.path(number)
-        if self.form == "npy":
-            found, recipe_hash = self._read_npy(number, path)
-        else:
-            file = open_tensors(path)
-            missing = {"images", "label", "row"} - set(file)
-            if missing:
-                raise FormatError(f"{path}: is no shard of images: it has no tensor {sorted(missing)[0]!r}")
-            found, recipe_hash = Shard(file["images"], file["label"], file["row"]), file.metadata.get("recipe_hash")
         if recipe_hash != self.recipe.hash:
             raise FormatError(f"{path}: was made by another recipe than the index says")
         images, n = found.images, len(found.rows)
@@ -162,11 +169,17 @@ class ShardFolder:
             raise FormatError(f"{path}: its images, labels and rows do not fit each other")
         return found
 
+    def _read_safetensors(self, path: str) -> tuple[Shard, Any]:
+        file = open_tensors(path)
+        missing = {"images", "label", "row"} - set(file)
+        if missing:
+            raise FormatError(f"{path}: is no shard of images: it has no tensor {sorted(missing)[0]!r}")
+        return Shard(file["images"], file["label"], file["row"]), file.metadata.get("recipe_hash")
+
     def _read_npy(self, number: int, path: str) -> tuple[Shard, Any]:
         try:
             images = np.load(path, mmap_mode="r", allow_pickle=False) if _has_rows(path) else np.load(path)
-            with open(self._side_path(number), "rb") as file:
-                side = json.loads(file.read())
+            side = json.loads(self.place.read(self._side(number)))
             labels, rows = np.array(side["label"], np.int32), np.array(side["row"], np.int64)
             return Shard(np.asarray(images), labels, rows), side["recipe_hash"]
         except (OSError, ValueError, KeyError, TypeError) as e:
@@ -180,17 +193,15 @@ class ShardFolder:
         FormatError
             When they cannot be read.
         """
-        path = self.manifest_path(number)
-        return decode(self.manifest_bytes(number), path)
+        return decode(self.manifest_bytes(number), self.place.path(self._manifest(number)))
 
     def manifest_bytes(self, number: int) -> bytes:
         """Return the manifest lines of a shard as they are in their file."""
-        path = self.manifest_path(number)
+        name = self._manifest(number)
         try:
-            with open(path, "rb") as file:
-                return file.read()
-        except OSError as e:
-            raise FormatError(f"{path}: cannot be read: {e.strerror}") from e
+            return self.place.read(name)
+        except FileNotFoundError:
+            raise FormatError(f"{self.place.path(name)}: cannot be read: No such file or directory") from None
 
 
 def _has_rows(path: str) -> bool:
@@ -200,18 +211,3 @@ def _has_rows(path: str) -> bool:
         if version != (1, 0):
             raise ValueError(f"wanted version 1.0 of the .npy format, got {version}")
         return 0 not in np.lib.format.read_array_header_1_0(file)[0]
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except FileNotFoundError:
-        return []
-    except OSError as e:
-        raise FormatError(f"{folder}: cannot be listed: {e.strerror}") from e
-
-
-def _number(name: str, form: str) -> int | None:
-    stem, dot, suffix = name.partition(".")
-    digits = stem.removeprefix("shard-")
-    return int(digits) if dot and suffix == form and digits != stem and digits.isdecimal() else None

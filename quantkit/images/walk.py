@@ -8,9 +8,10 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, overload
 
 from quantkit.errors import FormatError
+from quantkit.files.urls import is_url
 from quantkit.images.decode import SNIFF, shown, sniff
 
-# Files with these names are taken at their word until they are decoded; any other is opened and sniffed.
+# Any other file is opened and sniffed.
 _SUFFIXES = (
     *(b".jpg", b".jpeg", b".jpe", b".jfif", b".png", b".webp", b".gif", b".bmp", b".dib"),
     *(b".tif", b".tiff", b".ppm", b".pgm", b".pbm", b".pnm", b".avif"),
@@ -19,14 +20,18 @@ _IGNORED = {b"__MACOSX", b"Thumbs.db", b"desktop.ini"}
 
 
 class Found(NamedTuple):
-    """A file, or a folder that was not entered: the path below the root, and why it is skipped (None: it is not)."""
+    """A file, or a folder that was not entered: the path below the root, and why it is skipped (None: it is not).
+
+    `stamp`: size and time of modification, where the listing tells them.
+    """
 
     path: bytes
     skipped: str | None
+    stamp: tuple[int | None, int | None] | None = None
 
 
 def walk(root: str | os.PathLike[str]) -> Iterator[Found]:
-    """Yield every file below `root`, depth first, the entries of each folder in the bytewise order of their names.
+    """Yield every file below a path or URL, depth first, each folder's entries in the bytewise order of their names.
 
     Hidden entries and the litter of other systems are skipped, links are followed, and no folder is entered twice.
     Work can begin with the first file: one folder is listed at a time.
@@ -36,6 +41,11 @@ def walk(root: str | os.PathLike[str]) -> Iterator[Found]:
     FormatError
         When `root` itself cannot be listed.
     """
+    if is_url(root):
+        from quantkit.images.walk_url import walk_url
+
+        yield from walk_url(str(root))
+        return
     base = os.fsencode(root)
     try:
         state = os.stat(base)
@@ -71,9 +81,34 @@ def walk(root: str | os.PathLike[str]) -> Iterator[Found]:
         yield Found(path, skipped)
 
 
+def class_folders(root: str) -> list[bytes]:
+    """Return the names of the folders right below `root`, a path or URL, that are classes, bytewise sorted.
+
+    Raises
+    ------
+    FormatError
+        When it cannot be listed.
+    """
+    if is_url(root):
+        from quantkit.images.walk_url import folders_at
+
+        return [name for name in folders_at(root) if not is_hidden(name)]
+    try:
+        with os.scandir(os.fsencode(root)) as entries:
+            return sorted(e.name for e in entries if e.is_dir() and not is_hidden(e.name))
+    except (OSError, ValueError) as e:
+        reason = e.strerror if isinstance(e, OSError) else e
+        raise FormatError(f"{shown(root)}: cannot be listed: {reason}") from e
+
+
 def is_hidden(name: bytes) -> bool:
     """Whether an entry of a folder is hidden, or litter that other systems leave behind."""
     return name.startswith(b".") or name in _IGNORED
+
+
+def has_image_suffix(name: bytes) -> bool:
+    """Whether a name ends as that of an image does: such a file is taken at its word until it is decoded."""
+    return name.lower().endswith(_SUFFIXES)
 
 
 def _listing(folder: bytes) -> list[os.DirEntry[bytes]]:
@@ -90,7 +125,7 @@ def _why_not(entry: os.DirEntry[bytes]) -> str | None:
         return None
     if not entry.is_file():
         return "a broken link" if entry.is_symlink() else "not a regular file"
-    if name.lower().endswith(_SUFFIXES):
+    if has_image_suffix(name):
         return None
     with open(entry.path, "rb") as file:
         return None if sniff(file.read(SNIFF)) else "not an image"

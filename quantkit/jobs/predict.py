@@ -19,6 +19,7 @@ from quantkit.files import check_output
 from quantkit.images import ImageShards, is_output, open_images, read_codes
 from quantkit.images.decode import MAX_PIXELS, shown
 from quantkit.images.listing import Listing
+from quantkit.images.pipeline import check_streams
 from quantkit.images.presets import PRESETS, get_recipe
 from quantkit.jobs.predictions import FORMATS, Row, open_writer
 from quantkit.models.data.image_data import RECIPE_KEY, recipe_of
@@ -28,6 +29,7 @@ from quantkit.parallel import ordered_map
 
 if TYPE_CHECKING:
     from quantkit.images import Recipe
+    from quantkit.images.listing import Entry
 
 _BATCH = 16  # where the model leaves it open
 _LISTED = 20
@@ -184,7 +186,8 @@ def predict_images(
 
 
 def _check(output: str | os.PathLike[str] | None, batch: int | None, top: int, streams: int | None) -> None:
-    for name, value in (("batch", batch), ("top", top), ("streams", streams)):
+    check_streams(streams)
+    for name, value in (("batch", batch), ("top", top)):
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise InvalidArgument(f"{name} must be a whole number >= 1, got {value!r}")
     if output is not None:
@@ -223,21 +226,21 @@ def _items(
             ordered_map(from_shard, range(len(source)), workers=workers, in_flight=2 * size + workers),
             source.classes,
         )
-    listing = Listing(images)
+    listing = Listing(images, fit.recipe.frames)
 
-    def from_file(entry: Any) -> _Item:
-        path, relative = os.fsdecode(listing.full(entry.path)), os.fsdecode(entry.path)
+    def from_file(entry: Entry) -> _Item:
+        path, relative = listing.files.full(entry.path), os.fsdecode(entry.path)
+        if entry.frame:
+            relative = f"{relative} (frame {entry.frame})"
+        count = 0 if entry.frame else listing.files.stamp(entry.path, entry.stamp)[0] or 0
         try:
-            count = os.stat(path).st_size
-            codes = read_codes(path, fit.recipe, max_pixels=max_pixels)
+            source = listing.files.open(entry.path)
+            codes = read_codes(source, fit.recipe, max_pixels=max_pixels, frame=entry.frame or 0)
         except FormatError as e:
             return _Item(relative, entry.label, None, str(e).removeprefix(f"{shown(path)}: "), 0)
-        except (OSError, ValueError) as e:
-            why = e.strerror if isinstance(e, OSError) else e
-            return _Item(relative, entry.label, None, f"cannot be read: {why}", 0)
         return _Item(relative, entry.label, fit.prepare(codes, path), None, count)
 
-    def entries() -> Iterator[Any]:
+    def entries() -> Iterator[Entry]:
         found = False
         for entry in listing:
             if entry.skipped is None:

@@ -113,6 +113,7 @@ def test_the_hash_is_frozen_and_tells_recipes_apart():
     changes = {
         **{"resize": "none", "size": 255, "crop": 223, "crop_rounding": "floor", "interpolation": "box"},
         **{"upscale": False, "color": "BGR", "divide": 1, "mean": 0, "std": 1, "pad": 1, "background": 0, "white": 9},
+        **{"frames": "all", "draft": 2, "tolerant": True},
     }
     assert {"version", "name", *changes} == set(PRESETS["imagenet"].to_dict())
     hashes = {PRESETS["imagenet"].replace(**{k: v}).hash for k, v in changes.items()}
