@@ -10,6 +10,7 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from types import FrameType
+from typing import Any
 
 import click
 
@@ -26,7 +27,7 @@ from quantkit.cli.weights import weights
 from quantkit.errors import QuantkitError
 
 INTERRUPTED = 130
-TERMINATED = 143
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
@@ -46,10 +47,12 @@ for _command in (quantize, compare, images, run_model, weights, inspect, bench, 
 
 def run(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; never raises, never prints a traceback unless ``QUANTKIT_TRACEBACK=1``."""
-    previous = None
+    previous: dict[signal.Signals, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        # So that a terminated run removes its temporary files, as an interrupted one does.
-        previous = signal.signal(signal.SIGTERM, _terminate)
+        # So that a run that is ended, or loses its terminal, removes its temporary files, as an interrupted one does.
+        for number in _ENDING:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup asked for that
+                previous[number] = signal.signal(number, _terminate)
     try:
         with warnings.catch_warnings():
             if not sys.warnoptions:  # warnings speak to who writes code, as -W asks for
@@ -58,16 +61,16 @@ def run(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     finally:
-        if previous is not None:
-            signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 class _Terminated(BaseException):
-    pass
+    """A signal that ends the run; its number is the argument."""
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    raise _Terminated
+    raise _Terminated(number)
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -82,9 +85,11 @@ def _run(arguments: Sequence[str] | None) -> int:
     except (KeyboardInterrupt, click.Abort):
         fail("interrupted, nothing half-written", prefix="quantkit: ")
         return INTERRUPTED
-    except _Terminated:
-        fail("terminated, nothing half-written", prefix="quantkit: ")
-        return TERMINATED
+    except _Terminated as signalled:
+        number: int = signalled.args[0]
+        what = "hung up" if number == signal.SIGHUP else "terminated"
+        fail(f"{what}, nothing half-written", prefix="quantkit: ")
+        return 128 + number
     except QuantkitError as error:
         _trace()
         fail(str(error))

@@ -294,7 +294,8 @@ sys.exit(main(["doctor"]))
 
 
 @pytest.mark.parametrize(
-    ("sent", "code", "line"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+    ("sent", "code", "line"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated"), (signal.SIGHUP, 129, "hung up")],
 )
 def test_a_stopped_run_leaves_nothing(tmp_path, sent, code, line):
     with subprocess.Popen(

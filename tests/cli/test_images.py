@@ -99,3 +99,26 @@ def test_wrong_usage(arguments, message, tmp_path, monkeypatch):
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_steps_of_decoding_are_steps_of_the_recipe(tmp_path):
+    (tmp_path / "in").mkdir()
+    data = (PHOTOS / "astronaut.jpg").read_bytes()
+    (tmp_path / "in" / "a.jpg").write_bytes(data[: len(data) // 2])
+    strict = run(tmp_path / "in", "-o", tmp_path / "out")
+    assert strict.returncode == 1
+    steps = ("--tolerant", "--draft", "--frames", "every:2")
+    done = run(tmp_path / "in", "-o", tmp_path / "out2", "--json", *steps, "--set", "size=240")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert {k: found["recipe"][k] for k in ("tolerant", "draft", "frames", "size")} == {
+        "tolerant": True, "draft": 2.0, "frames": "every:2", "size": 240
+    }  # fmt: skip
+    assert found["partial"] == 1
+    again = run(tmp_path / "in", "-o", tmp_path / "out2", *steps, "--set", "size=240")
+    assert "cut short and taken as far as they go: 1" in again.stdout
+    other = run(tmp_path / "in", "-o", tmp_path / "out2", "--draft", 1.5, "--set", "size=240")
+    assert other.returncode == 2
+    assert "holds shards of another recipe" in other.stderr
+    wrong = run(tmp_path / "in", "-o", tmp_path / "out3", "--frames", "some")
+    assert wrong.stderr.startswith("quantkit: error: recipe: frames must be first, all")
