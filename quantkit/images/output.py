@@ -44,7 +44,7 @@ def locked(root: str, *, shared: bool) -> Iterator[None]:
             pass  # a file system without locks on folders
         else:
             if not shared:
-                _sweep(root)
+                sweep(root)
         yield
     finally:
         os.close(descriptor)
@@ -53,9 +53,11 @@ def locked(root: str, *, shared: bool) -> Iterator[None]:
                 os.rmdir(root)  # still empty: nothing came of it
 
 
-def _sweep(root: str) -> None:
-    """Remove the temporary files of runs that were killed."""
+def sweep(root: str) -> None:
+    """Remove the temporary files that killed runs and workers left; nobody may be writing there."""
     place = open_place(root)
+    if not place.is_local:
+        return
     for folder in FOLDERS:
         for name in place.names(folder):
             if is_temporary(name):

@@ -16,7 +16,7 @@ from quantkit.images.decode import MAX_PIXELS, shown
 from quantkit.images.filling import ProcessProgress, Run
 from quantkit.images.index import Index
 from quantkit.images.listing import Listing
-from quantkit.images.output import begin, locked
+from quantkit.images.output import begin, locked, sweep
 from quantkit.images.pipeline import check_streams, read_pixels
 from quantkit.images.presets import get_recipe
 from quantkit.images.shard_work import ShardMaker
@@ -182,6 +182,8 @@ def process_images(
             run.run(streams or num_threads())
         else:
             run.spread(scheduler, streams or 1)
+            if shard_range is None:
+                sweep(root)  # behind workers that died
         complete = run.complete()
     seconds = time.perf_counter() - started
     return ProcessResult(
