@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1] / "quantkit"  # the sources: an installed packa
 
 # Rows from the ground up; a room may import from the rows below its own and from itself.
 ROWS = [
-    {"errors", "qparams", "text", "_version"},
+    {"errors", "qparams", "ranges", "text", "_version"},
     {"_kernels", "cpu", "cuda"},
     {"storage"},
     {"streams"},
@@ -24,7 +24,7 @@ ROWS = [
 ]
 ROW_OF = {room: i for i, row in enumerate(ROWS) for room in row}
 # Pairs within one row that the house allows: a part that is built on its neighbour.
-SAME_ROW = {("qparams", "errors"), ("cpu", "_kernels")}
+SAME_ROW = {("qparams", "errors"), ("ranges", "errors"), ("cpu", "_kernels")}
 TOP = {"__init__", "__main__"}  # the public face may import from every row
 
 

@@ -10,6 +10,7 @@ import click
 from quantkit.cli import options
 from quantkit.cli.console import progress
 from quantkit.cli.show import check_report, finish
+from quantkit.ranges import METHODS, RangeMethod
 
 
 @click.command(short_help="Quantize a model to int8 and verify it.")
@@ -49,10 +50,32 @@ from quantkit.cli.show import check_report, finish
     help="portable: only operators of the ONNX standard.",
 )
 @click.option(
+    "--include",
+    multiple=True,
+    metavar="NAME",
+    help="Quantize nothing but these nodes; named as for --exclude, which is stronger. May be repeated.",
+)
+@click.option(
     "--exclude",
     multiple=True,
     metavar="NAME",
-    help="Leave these nodes float: a node's name, a pattern with * and ?, or an operator type. May be repeated.",
+    help="Leave these nodes float: a node's or tensor's name, a pattern with * and ?, an operator type, or FROM..TO "
+    "for the nodes on the paths between two of them. May be repeated.",
+)
+@click.option(
+    "--calibration-method",
+    type=click.Choice(METHODS),
+    default="minmax",
+    show_default=True,
+    help="static: how much of what calibration saw a scale covers: all; a percentile; the least squared error; the "
+    "least change of the distribution.",
+)
+@click.option(
+    "--percentile",
+    type=options.Real(50, 100, min_open=True),
+    default=RangeMethod.percentile,
+    show_default=True,
+    help="For --calibration-method percentile: the share of the values that the scale covers, in percent.",
 )
 @click.option(
     "--refine/--no-refine",

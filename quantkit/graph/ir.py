@@ -105,6 +105,10 @@ class Graph:
         """Return the nodes of this graph that read tensor `name`, themselves or from within a body."""
         return list(self._consumers.get(name, ()))
 
+    def uses(self, node: Node) -> tuple[str, ...]:
+        """Return the tensors that `node` of this graph reads, itself or from within a body."""
+        return self._uses[node]
+
     def only_consumer(self, name: str) -> Node | None:
         """Return the node that reads `name` exactly once, when nothing else does and it is no graph output."""
         users = self._consumers.get(name, {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,20 +26,19 @@ from quantkit.models.forms.saturation import find_saturation
 from quantkit.models.passes.channel_groups import channel_views, find_groups
 from quantkit.models.passes.half import has_half, weights_in_double, widen
 from quantkit.models.passes.prepare import prepare
-from quantkit.models.planning.decisions import Plan
 from quantkit.models.planning.plan import observed_tensors
 from quantkit.models.planning.selection import match_excluded
 from quantkit.models.progress import Progress
 from quantkit.models.refinement.refine import Refiner
-from quantkit.models.report.account import Account
-from quantkit.models.report.report import QuantizationResult, Report, TensorRange, versions
+from quantkit.models.report.account import Account, tensor_ranges
+from quantkit.models.report.report import QuantizationResult, Report, versions
 from quantkit.models.report.sizes import model_size
 from quantkit.models.runtime import Session, check_threads, describe_model, open_session
 from quantkit.models.verification.agreement import Agreement, Thresholds
 from quantkit.models.verification.check import check_model, check_target, checks_passed
 from quantkit.models.verification.execution import execution
 from quantkit.models.verification.verify import check_class_axis, measure_latency, verify
-from quantkit.qparams import QParams
+from quantkit.ranges import RangeMethod
 
 MODES = ("static", "dynamic", "weight_only")
 FORMATS = ("qdq", "qoperator")
@@ -60,7 +59,10 @@ def quantize_model(
     format: str = "qdq",
     target: str = "onnxruntime",
     preset: Any = None,
+    include: Iterable[str] = (),
     exclude: Iterable[str] = (),
+    calibration_method: str = "minmax",
+    percentile: float = 99.99,
     limit: int | None = None,
     seed: int = 0,
     refine: bool = True,
@@ -94,8 +96,15 @@ def quantize_model(
         ``"portable"`` avoids every operator outside ai.onnx and forms that only onnxruntime runs well.
     preset : str or Recipe, optional
         How images are prepared. By default what the model's metadata says; the int8 model's metadata says it too.
+    include : iterable of str
+        Quantize nothing but these: as `exclude`.
     exclude : iterable of str
-        Node names, tensor names, operator types, or glob patterns over names, to leave float.
+        Node names, tensor names, operator types, glob patterns over names, or ``FROM..TO`` for the nodes on the paths
+        between two tensors or nodes, to leave float. Stronger than `include`.
+    calibration_method : {"minmax", "percentile", "mse", "entropy"}
+        How much of what calibration saw a static scale covers; see `quantkit.ranges`.
+    percentile : float
+        How much that is for ``calibration_method="percentile"``, in percent.
     limit : int, optional
         Use at most this many samples of `calibration`.
     seed : int
@@ -131,7 +140,7 @@ def quantize_model(
     CalibrationError
         When the samples do not fit the model, or static quantization got none.
     InvalidArgument
-        For an option that is unknown or cannot be, or an entry of `exclude` that matches nothing.
+        For an option that is unknown or cannot be, or an entry of `include` or `exclude` that matches nothing.
     OutputError
         When the output cannot be written; nothing is left behind.
     """
@@ -144,14 +153,18 @@ def quantize_model(
         )
     if mode != "static" and format != "qdq":
         raise InvalidArgument(f"format {format} is a form of static int8: it does not go with mode {mode}")
+    method = RangeMethod(calibration_method, percentile)
+    if mode != "static" and method.needs_histogram:
+        raise InvalidArgument(f"calibration_method {calibration_method} chooses static ranges: mode {mode} has none")
     check_threads(threads)
     if output is not None:
         check_target(output, model)
     job = _Job(model, mode, format, target, progress)
     job.report.thresholds = thresholds or Thresholds()
     job.class_axis, job.threads, job.measure, job.refine = class_axis, threads, measure, refine
-    job.allow_slower, job.within_pairs = allow_slower, avoid_saturation
-    return job.run(output, calibration, validation, preset, exclude, limit, seed)
+    job.allow_slower, job.within_pairs, job.method = allow_slower, avoid_saturation, method
+    job.include, job.exclude = _entries(include), _entries(exclude)
+    return job.run(output, calibration, validation, preset, limit, seed)
 
 
 class _Job:
@@ -164,6 +177,9 @@ class _Job:
         self.class_axis: int | None = None
         self.threads, self.measure, self.refine, self.allow_slower = 0, True, True, False
         self.within_pairs = False
+        self.method = RangeMethod()
+        self.include: list[str] = []
+        self.exclude: list[str] = []
         named = isinstance(source, (str, os.PathLike))
         self.report = Report(source=str(source) if named else None, versions=versions())
         self.report.options = {"mode": mode, "format": form, "target": target}
@@ -185,13 +201,12 @@ class _Job:
         samples: Any,
         validation: Any,
         preset: Any,
-        exclude: Iterable[str],
         limit: int | None,
         seed: int,
     ) -> QuantizationResult:
         report = self.report
-        excluded_entries = [exclude] if isinstance(exclude, str) else list(exclude)
-        report.options |= {"preset": None if preset is None else str(preset), "exclude": excluded_entries}
+        report.options |= {"preset": None if preset is None else str(preset), "exclude": self.exclude}
+        report.options |= {"include": self.include, "calibration_method": self.method.name}
         with self.stage("load"):
             model = load_model(self.source)
             checks = checks_passed(self.source)
@@ -211,7 +226,7 @@ class _Job:
         if weights_in_double(model):
             report.warnings.append("the model computes in float64; the quantized one does so in float32")
         with self.stage("prepare"):
-            excluded = match_excluded(model, excluded_entries)
+            excluded = match_excluded(model, self.exclude, self.include)
             model = prepare(model)
         seen = self._calibrate(model, feeds, set(excluded)) if self.mode == "static" and feeds is not None else None
         model = self._rewrite(model, seen, excluded, feeds if self.refine else None)
@@ -291,19 +306,13 @@ class _Job:
         return found
 
     def _calibrate(self, model: Model, feeds: FeedSource, excluded: set[Node]) -> Seen:
-        total = len(feeds)
-
-        def counted() -> Iterator[Any]:
-            for done, feed in enumerate(feeds):
-                self.tell("calibrate", done, total)
-                yield feed
-
+        counted = _Counted(feeds, lambda done: self.tell("calibrate", done, len(feeds)))
         with self.stage("calibrate"):
             wanted = {}
             for graph in model.graph.walk():
                 by_channel = channel_views(graph, find_groups(graph, excluded))
                 wanted[graph] = Wanted(tuple(dict.fromkeys([*observed_tensors(graph), *by_channel])), by_channel)
-            seen = calibrate(model, wanted, counted())
+            seen = calibrate(model, wanted, counted, self.method)
         self.report.calibration_samples = seen[model.graph].batches
         self.report.warnings += seen[model.graph].warnings
         return seen
@@ -323,7 +332,7 @@ class _Job:
                     best = refiner.faster(self.reference, best, report.warnings)
             model, report.nodes = best.model, best.records
             report.blocks = refiner.blocks
-            report.ranges = [r for plan, found in best.plans for r in _ranges(plan, found)]
+            report.ranges = [r for plan, found in best.plans for r in tensor_ranges(plan, found)]
             report.options["refined"] = best.label
         else:
             with self.stage("rewrite"):
@@ -349,26 +358,27 @@ class _Job:
         return f"{first.op_type} node {first.name!r}: {reason}"
 
 
+class _Counted:
+    """Feeds that tell how many were given out, each time that they are gone through."""
+
+    def __init__(self, feeds: FeedSource, tell: Callable[[int], None]) -> None:
+        self._feeds, self._tell = feeds, tell
+
+    def __iter__(self) -> Iterator[Any]:
+        for done, feed in enumerate(self._feeds):
+            self._tell(done)
+            yield feed
+
+
+def _entries(given: Iterable[str]) -> list[str]:
+    return [given] if isinstance(given, str) else list(given)
+
+
 def _refuse_int8(model: Model) -> None:
     for graph in model.graph.walk():
         for node in graph.nodes:
             if is_quantized(node.op_type) or is_cast_weight(graph, node):
                 raise ModelError(f"{model.tensors.where}: is quantized already: it has the {node!r}")
-
-
-def _ranges(plan: Plan, seen: Calibration) -> list[TensorRange]:
-    found = []
-    for tensors, dtype in ((plan.born, "uint8"), (plan.read, "uint8"), (plan.read_signed, "int8")):
-        for name, params in tensors.items():
-            stats = seen[name]
-            assert isinstance(params, QParams)
-            if stats.seen:
-                found.append(
-                    TensorRange(
-                        name, stats.low, stats.high, float(params.scale), int(params.zero_point), dtype, stats.nonfinite
-                    )
-                )
-    return found
 
 
 def _stamp(model: Model, report: Report, recipe: Any) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 from quantkit import ops
 from quantkit.errors import InvalidArgument, InvalidDType, StorageError
 from quantkit.qparams import QDType, QParams, as_qdtype, choose_qparams, quint8
+from quantkit.ranges import BINS, Histogram, RangeMethod, can_divide, choose_range
 from quantkit.storage import Array, ByteStorage, QUInt8Storage
 from quantkit.storage.bytestorage import contiguous_bytes
 from quantkit.storage.dtypes import as_shape, check_device, element_type
@@ -265,6 +266,26 @@ def _shared(data: Any) -> Any:
     return from_numpy(array.astype(array.dtype.newbyteorder("=")) if not array.dtype.isnative else array)
 
 
+def _range(values: Any, axis: int | None, method: RangeMethod) -> tuple[Any, Any]:
+    """Return the range of `values`, or of each index of `axis`; zero where there is no finite value."""
+    low, high, _ = ops.finite_range(values, axis=axis)
+    low, high = (np.where(np.asarray(low) > np.asarray(high), 0.0, end) for end in (low, high))
+    if not method.needs_histogram:
+        return low, high
+    if axis is None:
+        return _histogram_range(values, float(low), float(high), method)
+    slices = np.moveaxis(np.asarray(values), axis, 0)
+    found = [_histogram_range(*slice_, method) for slice_ in zip(slices, low.tolist(), high.tolist(), strict=True)]
+    ends = np.array(found, np.float64).reshape(-1, 2)
+    return ends[:, 0], ends[:, 1]
+
+
+def _histogram_range(values: Any, low: float, high: float, method: RangeMethod) -> tuple[float, float]:
+    if not can_divide(low, high):
+        return low, high
+    return choose_range(Histogram(ops.histogram(values, low, high, BINS), low, high), method)
+
+
 def quantize(
     x: Any,
     scale: Any = None,
@@ -287,8 +308,9 @@ def quantize(
     dtype : quint8 or qint8
     axis : int, optional
         One scale and zero point for each index of this axis.
-    method : {"minmax"}
-        How to choose the range.
+    method : {"minmax", "percentile", "mse", "entropy"}
+        How to choose the range: all of it; 99.99 percent of the values; what loses least in the square, or of the
+        distribution. See `quantkit.ranges`.
     symmetric : bool, default False
         Choose zero point 0 for qint8 and 128 for quint8.
 
@@ -317,14 +339,8 @@ def quantize(
         qparams = QParams(scale, 0 if zero_point is None else zero_point, axis)
     elif zero_point is not None:
         raise InvalidArgument("quantize: zero_point was given without scale")
-    elif method != "minmax":
-        raise InvalidArgument(f"quantize: method must be 'minmax', got {method!r}")
     else:
-        low, high, _ = ops.finite_range(values, axis=axis)
-        nothing = np.asarray(low) > np.asarray(high)
-        qparams = choose_qparams(
-            np.where(nothing, 0.0, low), np.where(nothing, 0.0, high), kind, symmetric=symmetric, axis=axis
-        )
+        qparams = choose_qparams(*_range(values, axis, RangeMethod(method)), kind, symmetric=symmetric, axis=axis)
     codes = _container(kind)._empty(values.shape, element_type(kind))
     made = QTensor(codes, qparams)
     if math.prod(values.shape):

@@ -47,7 +47,10 @@ def test_defaults(quantizer, capsys):
             "mode": "static",
             "format": "qdq",
             "target": "onnxruntime",
+            "include": (),
             "exclude": (),
+            "calibration_method": "minmax",
+            "percentile": 99.99,
             "limit": None,
             "refine": True,
             "allow_slower": False,
@@ -76,6 +79,9 @@ def test_every_option(quantizer):
         "min-slice-sqnr": 4,
         "max-drop": 1,
         "min-argmax": 0.9,
+        "calibration-method": "percentile",
+        "percentile": 99.5,
+        "include": "Conv*",
     }
     arguments = [f"--{name}={value}" for name, value in options.items()] + ["--exclude", "a", "--exclude", "Conv"]
     arguments += ["--no-refine", "--allow-slower", "--avoid-saturation"]
@@ -90,7 +96,10 @@ def test_every_option(quantizer):
         "mode": "dynamic",
         "format": "qoperator",
         "target": "portable",
+        "include": ("Conv*",),
         "exclude": ("a", "Conv"),
+        "calibration_method": "percentile",
+        "percentile": 99.5,
         "limit": 7,
         "refine": False,
         "allow_slower": True,

@@ -7,7 +7,7 @@ not run (an empty tensor, a type without a reduction), the tensors themselves ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,9 +19,11 @@ from quantkit.errors import CalibrationError, ModelError
 from quantkit.graph import Graph, Model
 from quantkit.graph.control_flow import ControlFlowRunner, Segment
 from quantkit.graph.tensors import TensorReader
+from quantkit.models.calibration.histograms import HistogramObserver
 from quantkit.models.calibration.statistics import Calibration, ChannelStats, ChannelView, TensorStats
 from quantkit.models.data.inputs import Feed
 from quantkit.models.runtime import Session, open_session
+from quantkit.ranges import RangeMethod
 
 _TITLE = "the float model"
 Views = Mapping[str, ChannelView]
@@ -194,8 +196,19 @@ class Wanted:
     by_channel: Views = field(default_factory=dict)
 
 
-def calibrate(model: Model, wanted: Mapping[Graph, Wanted], batches: Iterable[Feed]) -> dict[Graph, Calibration]:
+def calibrate(
+    model: Model, wanted: Mapping[Graph, Wanted], batches: Iterable[Feed], method: RangeMethod | None = None
+) -> dict[Graph, Calibration]:
     """Observe tensors of `model`, in its main graph and in bodies, over `batches`; one batch is alive at a time.
+
+    Parameters
+    ----------
+    model : Model
+    wanted : mapping of Graph to Wanted
+    batches : iterable of feeds
+        Gone through twice where `method` needs histograms.
+    method : RangeMethod, optional
+        How ranges are chosen; by default they hold every value.
 
     Returns
     -------
@@ -211,24 +224,14 @@ def calibrate(model: Model, wanted: Mapping[Graph, Wanted], batches: Iterable[Fe
     """
     found = {graph: Calibration() for graph in model.graph.walk()}
     main = found[model.graph]
-    stepper = _Stepper(model, wanted, found) if len(found) > 1 else None
-    observer: Observer | None = None
+
+    def observer(proto: ModelProto, graph: Graph, names: Sequence[str]) -> Observer:
+        return Observer(proto, names, wanted[graph].by_channel, found[graph], model.tensors)
+
+    driver = _Driver(model, wanted, found, observer)
     for feeds in batches:
         main.batches += 1
-        if stepper is not None:
-            try:
-                stepper.update(feeds)
-                continue
-            except (ModelError, TypeError, ValueError, KeyError, IndexError) as error:
-                main.warnings.append(f"the bodies of the model are not calibrated: {error}")
-                stepper = None
-                for calibration in found.values():
-                    calibration.tensors.clear()
-                    calibration.channels.clear()
-        if observer is None:
-            here = wanted[model.graph]
-            observer = Observer(model.to_proto(), here.names, here.by_channel, main, model.tensors)
-        observer.update({name: value for name, value in feeds.items() if name in observer.input_names})
+        driver.update(feeds)
     if not main.batches:
         raise CalibrationError("the calibration data has no samples")
     for calibration in found.values():
@@ -237,17 +240,79 @@ def calibrate(model: Model, wanted: Mapping[Graph, Wanted], batches: Iterable[Fe
                 main.warnings.append(
                     f"tensor {name!r}: {stats.nonfinite} NaN or infinite values were left out of its range"
                 )
+    if method is not None and method.needs_histogram:
+        _add_histograms(model, wanted, found, batches, method)
     return found
+
+
+def _add_histograms(
+    model: Model,
+    wanted: Mapping[Graph, Wanted],
+    found: Mapping[Graph, Calibration],
+    batches: Iterable[Feed],
+    method: RangeMethod,
+) -> None:
+    for calibration in found.values():
+        for stats in calibration.tensors.values():
+            stats.method = method
+
+    def observer(proto: ModelProto, graph: Graph, names: Sequence[str]) -> HistogramObserver:
+        return HistogramObserver(proto, names, found[graph], wanted[graph].by_channel, model.tensors)
+
+    driver = _Driver(model, wanted, None, observer)
+    for feeds in batches:
+        driver.update(feeds)
+
+
+class _Driver:
+    """Runs observers over a model: one over all of it, or where it has bodies, one over each segment."""
+
+    def __init__(
+        self,
+        model: Model,
+        wanted: Mapping[Graph, Wanted],
+        found: Mapping[Graph, Calibration] | None,
+        observer: Callable[[ModelProto, Graph, Sequence[str]], Any],
+    ) -> None:
+        self._model, self._wanted, self._found, self._make = model, wanted, found, observer
+        self._stepper = _Stepper(model, wanted, found, observer) if len(list(model.graph.walk())) > 1 else None
+        self._observer: Any = None
+
+    def update(self, feeds: Feed) -> None:
+        """Run one batch."""
+        if self._stepper is not None:
+            try:
+                self._stepper.update(feeds)
+                return
+            except (ModelError, TypeError, ValueError, KeyError, IndexError) as error:
+                self._stepper = None
+                if self._found is not None:
+                    self._found[self._model.graph].warnings.append(
+                        f"the bodies of the model are not calibrated: {error}"
+                    )
+                    for calibration in self._found.values():
+                        calibration.tensors.clear()
+                        calibration.channels.clear()
+        if self._observer is None:
+            graph = self._model.graph
+            self._observer = self._make(self._model.to_proto(), graph, self._wanted[graph].names)
+        self._observer.update({name: value for name, value in feeds.items() if name in self._observer.input_names})
 
 
 class _Stepper:
     """Observes a model with bodies, segment by segment."""
 
-    def __init__(self, model: Model, wanted: Mapping[Graph, Wanted], found: dict[Graph, Calibration]) -> None:
-        self._wanted, self._found = wanted, found
+    def __init__(
+        self,
+        model: Model,
+        wanted: Mapping[Graph, Wanted],
+        found: Mapping[Graph, Calibration] | None,
+        observer: Callable[[ModelProto, Graph, Sequence[str]], Any],
+    ) -> None:
+        self._wanted, self._found, self._make = wanted, found, observer
         self._runner: ControlFlowRunner | None = None
         self._model = model
-        self._sessions: dict[Segment, tuple[Session | None, Observer]] = {}
+        self._sessions: dict[Segment, tuple[Session | None, Any]] = {}
 
     def update(self, feeds: Feed) -> None:
         if self._runner is None:
@@ -259,15 +324,16 @@ class _Stepper:
             self._sessions[segment] = self._open(segment, values)
         session, observer = self._sessions[segment]
         observer.update(values)
-        self._found[segment.graph].batches += segment.graph.parent is not None
+        if self._found is not None:
+            self._found[segment.graph].batches += segment.graph.parent is not None
         return dict(zip(segment.outputs, session.run(values), strict=True)) if session is not None else {}
 
-    def _open(self, segment: Segment, values: Feed) -> tuple[Session | None, Observer]:
+    def _open(self, segment: Segment, values: Feed) -> tuple[Session | None, Any]:
         proto = segment.to_proto(values)
-        wanted, tensors = self._wanted[segment.graph], self._model.tensors
         made = {name for node in segment.nodes for name in node.outputs}
-        names = [name for name in wanted.names if name in made or name in segment.inputs]
+        names = [name for name in self._wanted[segment.graph].names if name in made or name in segment.inputs]
         if not proto.graph.output:
             proto.graph.output.add(name=next(name for node in segment.nodes for name in node.outputs if name))
-        observer = Observer(proto, names, wanted.by_channel, self._found[segment.graph], tensors)
-        return (open_session(proto, _TITLE, tensors=tensors) if segment.outputs else None), observer
+        observer = self._make(proto, segment.graph, names)
+        session = open_session(proto, _TITLE, tensors=self._model.tensors) if segment.outputs else None
+        return session, observer

@@ -8,6 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from quantkit.ranges import BINS, Histogram, RangeMethod, can_divide, choose_range
+
+CHANNEL_BINS = 256
+
 Array = np.ndarray[Any, Any]
 
 
@@ -41,6 +45,10 @@ class TensorStats:
         In how many batches the tensor was made.
     shape : tuple of int
         Of the batch with the most elements.
+    histogram : Histogram or None
+        Over [low, high], where the method of calibration needs it.
+    method : RangeMethod
+        How `range` is chosen.
     """
 
     low: float = np.inf
@@ -48,6 +56,13 @@ class TensorStats:
     nonfinite: int = 0
     batches: int = 0
     shape: tuple[int, ...] = ()
+    histogram: Histogram | None = None
+    method: RangeMethod = field(default_factory=RangeMethod)
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """What a scale should cover."""
+        return (self.low, self.high) if self.histogram is None else choose_range(self.histogram, self.method)
 
     @property
     def seen(self) -> bool:
@@ -79,6 +94,8 @@ class ChannelStats:
         Sum of the squares, and of the values.
     count : int
         Elements of one channel.
+    counts : int64 ndarray of shape (channels, CHANNEL_BINS) or None
+        A histogram of each channel over its own range.
     """
 
     low: Array
@@ -86,6 +103,7 @@ class ChannelStats:
     squares: Array
     sums: Array
     count: int
+    counts: Array | None = None
 
     @property
     def usable(self) -> bool:
@@ -109,6 +127,16 @@ class ChannelStats:
         self.low, self.high = np.minimum(self.low, other.low), np.maximum(self.high, other.high)
         self.squares, self.sums = self.squares + other.squares, self.sums + other.sums
         self.count += other.count
+
+    def histogram(self) -> Histogram | None:
+        """Return the histogram of all channels together; None where they have none, or hardly vary."""
+        low, high = float(self.low.min()), float(self.high.max())
+        if self.counts is None or not can_divide(low, high):
+            return None
+        at = self.low[:, None] + (np.arange(CHANNEL_BINS) + 0.5) * ((self.high - self.low) / CHANNEL_BINS)[:, None]
+        bins = np.clip(((at - low) * (BINS / (high - low))).astype(np.int64), 0, BINS - 1)
+        counts = np.bincount(bins.ravel(), self.counts.ravel(), BINS).astype(np.int64)
+        return Histogram(counts, low, high)
 
     def divide(self, factors: Array) -> None:
         """Follow the tensor when its channels are divided by `factors`."""

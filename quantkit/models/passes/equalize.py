@@ -64,6 +64,7 @@ def _equalize_group(graph: Graph, group: ChannelGroup, calibration: Calibration)
         found.divide(factors)
         tensor = calibration.tensors[name]
         tensor.low, tensor.high = float(found.low.min()), float(found.high.max())
+        tensor.histogram = found.histogram()
     return True
 
 

@@ -299,8 +299,7 @@ class Planner:
     # Parameters
 
     def _activation(self, name: str) -> QParams:
-        stats = self.calibration[name]
-        low, high = stats.low, stats.high
+        low, high = self.calibration[name].range
         reader = self.graph.only_consumer(name)
         bounds = saturation(reader) if reader is not None else None
         if reader is not None and self._is_free_gate(reader):
@@ -335,8 +334,7 @@ class Planner:
                 continue
             for name in self._float_operands(node):
                 if self._reads_signed(node, name):
-                    stats = self.calibration[name]
-                    plan.read_signed[name] = choose_qparams(stats.low, stats.high, qint8, symmetric=True)
+                    plan.read_signed[name] = choose_qparams(*self.calibration[name].range, qint8, symmetric=True)
                 else:
                     plan.read[name] = self._activation(name)
             if node.outputs[0] in self._born:

@@ -9,8 +9,9 @@ import numpy as np
 from quantkit.graph import FLOAT_TYPES, Graph, Model, Node, element_type
 from quantkit.graph.op_table import weight_inputs
 from quantkit.models.calibration.statistics import Calibration
-from quantkit.models.planning.decisions import NodePlan
-from quantkit.models.report.report import NodeRecord
+from quantkit.models.planning.decisions import NodePlan, Plan
+from quantkit.models.report.report import NodeRecord, TensorRange
+from quantkit.qparams import QParams
 
 
 class Account:
@@ -63,3 +64,19 @@ def _macs(graph: Graph, node: Node, calibration: Calibration) -> int | None:
     if not first:
         return None
     return made.elements * first[-2 if node.get("transA", 0) and len(first) > 1 else -1]
+
+
+def tensor_ranges(plan: Plan, seen: Calibration) -> list[TensorRange]:
+    """Return what was seen of each quantized tensor, and its parameters."""
+    found = []
+    for tensors, dtype in ((plan.born, "uint8"), (plan.read, "uint8"), (plan.read_signed, "int8")):
+        for name, params in tensors.items():
+            stats = seen[name]
+            assert isinstance(params, QParams)
+            if stats.seen:
+                found.append(
+                    TensorRange(
+                        name, stats.low, stats.high, float(params.scale), int(params.zero_point), dtype, stats.nonfinite
+                    )
+                )
+    return found
