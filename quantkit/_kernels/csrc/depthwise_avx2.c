@@ -4,5 +4,10 @@
 #if QK_X86
 #define TARGET __attribute__((target("avx2,fma,f16c")))
 #define FUNCTION qk_depthwise_u8s8_avx2
+#define FUNCTION3 qk_depthwise3x3_u8s8_avx2
+#define FUNCTION5 qk_depthwise5x5_u8s8_avx2
 #include "depthwise_ymm.h"
+#include "depthwise_taps.h"
+#include "depthwise3x3.h"
+#include "depthwise5x5.h"
 #endif

@@ -25,7 +25,7 @@ static inline void rows(const qk_depthwise_rows_tile *d, int size, int64_t (*pla
         for (int x = 0; x < size; x++)
             for (int y = 0; y < size; y++) {
                 const int outside = left + x < 0 || left + x >= d->in_width;
-                const uint8_t *a = d->rows[row + y] + (outside ? 0 : (left + x) * d->steps[row + y]) + t->offset;
+                const uint8_t *a = d->rows[row + y] + (outside ? 0 : (left + x) * d->step) + t->offset;
                 const int8_t *b = t->b + place(x, y, 4 * (int64_t)t->width);
                 for (int n = 0; n < t->columns; n++) acc[n] += (uint32_t)((outside ? d->zero : a[n]) * b[4 * n]);
             }

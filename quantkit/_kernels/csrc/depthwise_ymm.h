@@ -1,81 +1,75 @@
-/* Depthwise products in 256-bit vectors, 16 channels at a time, with TARGET and FUNCTION defined: by DPBUSD where that
- * is defined, else by 16-bit products in pairs. */
+/* The vectors of the depthwise kernels: 256 bits, with TARGET defined, and DPBUSD where there is VNNI. */
 #include <immintrin.h>
-
-#include "qk_kernels.h"
+#include <string.h>
 
 #define INLINE static inline __attribute__((always_inline)) TARGET
-#define GROUPS 32 /* of 4 taps, whose weights fit the buffer; longer kernels take the portable path */
+#define LANES 2 /* of 128 bits */
+#define V(name) _mm256_##name
 
-#include "qk_matmul_epilogue.h"
-
-/* 16 bytes, of which n exist. */
-INLINE __m128i load16(const uint8_t *a, int n) {
-    if (n >= 16) return _mm_loadu_si128((const __m128i *)a);
-    uint8_t bytes[16] = {0};
-    for (int i = 0; i < n; i++) bytes[i] = a[i];
-    return _mm_loadu_si128((const __m128i *)bytes);
-}
+typedef __m256i vec;
+typedef __m256 reals;
 
 #ifdef DPBUSD
-typedef int8_t weight;
-#define PER_GROUP 64 /* weights of 16 channels */
-INLINE void prepare(const int8_t *b, weight *w) { __builtin_memcpy(w, b, PER_GROUP); }
-
-INLINE void multiply(__m128i a0, __m128i a1, __m128i a2, __m128i a3, const weight *w, __m256i acc[2]) {
-    const __m128i low01 = _mm_unpacklo_epi8(a0, a1), high01 = _mm_unpackhi_epi8(a0, a1);
-    const __m128i low23 = _mm_unpacklo_epi8(a2, a3), high23 = _mm_unpackhi_epi8(a2, a3);
-    const __m256i low = _mm256_set_m128i(_mm_unpackhi_epi16(low01, low23), _mm_unpacklo_epi16(low01, low23));
-    const __m256i high = _mm256_set_m128i(_mm_unpackhi_epi16(high01, high23), _mm_unpacklo_epi16(high01, high23));
-    acc[0] = DPBUSD(acc[0], low, _mm256_loadu_si256((const __m256i *)w));
-    acc[1] = DPBUSD(acc[1], high, _mm256_loadu_si256((const __m256i *)(w + 32)));
-}
+typedef vec quads;   /* 4 taps side by side, of 8 channels */
+typedef vec weights; /* and what they are multiplied by */
+INLINE quads quads_of(vec bytes) { return bytes; }
+INLINE weights weights_of(vec bytes) { return bytes; }
+INLINE vec add_products(vec sums, quads q, weights w) { return DPBUSD(sums, q, w); }
 #else
-typedef int16_t weight;
-#define PER_GROUP 64
-/* Pairs of taps 0 and 1 for all 16 channels, then those of taps 2 and 3. */
-INLINE void prepare(const int8_t *b, weight *w) {
-    for (int n = 0; n < 16; n++)
-        for (int k = 0; k < 4; k++) w[k / 2 * 32 + 2 * n + k % 2] = b[4 * n + k];
+/* Products of bytes need 16 bits: taps 0 and 2, and taps 1 and 3, apart. */
+typedef struct {
+    vec even, odd;
+} quads;
+typedef quads weights;
+INLINE quads quads_of(vec bytes) {
+    return (quads){_mm256_and_si256(bytes, _mm256_set1_epi16(255)), _mm256_srli_epi16(bytes, 8)};
 }
-
-INLINE void pair(__m128i a0, __m128i a1, const weight *w, __m256i acc[2]) {
-    const __m256i low = _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(a0, a1));
-    const __m256i high = _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(a0, a1));
-    acc[0] = _mm256_add_epi32(acc[0], _mm256_madd_epi16(low, _mm256_loadu_si256((const __m256i *)w)));
-    acc[1] = _mm256_add_epi32(acc[1], _mm256_madd_epi16(high, _mm256_loadu_si256((const __m256i *)(w + 16))));
+INLINE weights weights_of(vec bytes) {
+    return (weights){_mm256_srai_epi16(_mm256_slli_epi16(bytes, 8), 8), _mm256_srai_epi16(bytes, 8)};
 }
-
-INLINE void multiply(__m128i a0, __m128i a1, __m128i a2, __m128i a3, const weight *w, __m256i acc[2]) {
-    pair(a0, a1, w, acc);
-    pair(a2, a3, w + 32, acc);
+INLINE vec add_products(vec sums, quads q, weights w) {
+    sums = _mm256_add_epi32(sums, _mm256_madd_epi16(q.even, w.even));
+    return _mm256_add_epi32(sums, _mm256_madd_epi16(q.odd, w.odd));
 }
 #endif
 
-TARGET void FUNCTION(const qk_matmul_tile *t) {
-    const int64_t groups = t->taps / 4;
-    if (groups > GROUPS) {
-        qk_depthwise_u8s8_scalar(t);
-        return;
+INLINE vec load_vector(const void *at) { return _mm256_loadu_si256((const void *)at); }
+INLINE int any_above(reals x, float limit) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(x, _mm256_set1_ps(limit), _CMP_GT_OQ)) != 0;
+}
+
+/* Lane l of out[v] is lane v of 4 that in[2 l] and in[2 l + 1] hold. */
+INLINE void transpose_lanes(const vec in[4], vec out[4]) {
+    out[0] = _mm256_permute2x128_si256(in[0], in[2], 0x20), out[1] = _mm256_permute2x128_si256(in[0], in[2], 0x31);
+    out[2] = _mm256_permute2x128_si256(in[1], in[3], 0x20), out[3] = _mm256_permute2x128_si256(in[1], in[3], 0x31);
+}
+
+/* `columns` bytes of each stream, from a place of its own. `streams` and `full` (there are 32 / streams) are literals. */
+INLINE vec load_streams(const uint8_t *const *at, int streams, int full, int columns) {
+    if (full && streams == 1) return _mm256_loadu_si256((const void *)at[0]);
+    if (full) {
+        const __m128i a = _mm_loadu_si128((const void *)at[0]), b = _mm_loadu_si128((const void *)at[1]);
+        return _mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1);
     }
-    _Alignas(32) weight w[QK_PANEL / 16][GROUPS * PER_GROUP];
-    _Alignas(32) int32_t sums[QK_PANEL];
-    for (int first = 0; first < t->columns; first += 16)
-        for (int64_t g = 0; g < groups; g++)
-            prepare(t->b + (g * t->width + first) * 4, w[first / 16] + g * PER_GROUP);
-    for (int64_t p = 0; p < t->rows; p++) {
-        for (int first = 0; first < t->columns; first += 16) {
-            __m256i acc[2] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-            const int n = t->columns - first;
-            for (int64_t g = 0; g < groups; g++) {
-                __m128i a[4];
-#pragma GCC unroll 4
-                for (int k = 0; k < 4; k++) a[k] = load16(qk_tile_row(t, 4 * g + k, p) + first, n);
-                multiply(a[0], a[1], a[2], a[3], w[first / 16] + g * PER_GROUP, acc);
-            }
-            _mm256_store_si256((__m256i *)(sums + first), acc[0]);
-            _mm256_store_si256((__m256i *)(sums + first + 8), acc[1]);
-        }
-        qk_epilogue_row(&t->e, p, t->columns, sums, (char *)t->c + p * t->c_stride);
+    uint8_t bytes[32] = {0};
+    for (int s = 0; s < streams; s++)
+        for (int n = 0; n < columns; n++) bytes[32 / streams * s + n] = at[s][n];
+    return _mm256_loadu_si256((const void *)bytes);
+}
+
+/* The codes of the first `live` streams go to a place each. */
+INLINE void store_streams(vec codes, char *const *to, int streams, int live, int full, int columns) {
+    if (full && streams == 1) {
+        _mm256_storeu_si256((void *)to[0], codes);
+    } else if (full) {
+        if (live > 0) _mm_storeu_si128((void *)to[0], _mm256_castsi256_si128(codes));
+        if (live > 1) _mm_storeu_si128((void *)to[1], _mm256_extracti128_si256(codes, 1));
+    } else {
+        char bytes[32];
+        _mm256_storeu_si256((void *)bytes, codes);
+        for (int s = 0; s < live; s++)
+            for (int n = 0; n < columns; n++) to[s][n] = bytes[32 / streams * s + n];
     }
 }
+
+#include "depthwise_common.h"

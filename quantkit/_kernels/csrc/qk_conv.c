@@ -88,13 +88,11 @@ typedef struct {
     int32_t *row_terms;
 } scratch;
 
-/* The kernel that takes whole rows of such a convolution, where this CPU has one of its own, or NULL. */
+/* The kernel that takes whole rows of such a convolution, or NULL. */
 static qk_depthwise_rows_fn *rows_kernel(const qk_conv_call *c) {
     const int size = c->w->square;
-    const qk_any_fn portable = size == 3 ? (qk_any_fn)qk_depthwise3x3_u8s8_scalar : (qk_any_fn)qk_depthwise5x5_u8s8_scalar;
-    const qk_any_fn own = qk_table[size == 3 ? QK_SLOT_depthwise3x3_u8s8 : QK_SLOT_depthwise5x5_u8s8];
     const int fits = size && c->dilation[1] == 1 && c->dilation[2] == 1 && c->stride[1] == c->stride[2] && c->stride[2] <= 2;
-    return fits && (own != portable || qk_active_isa() == QK_ISA_SCALAR) ? (qk_depthwise_rows_fn *)own : NULL;
+    return fits ? (qk_depthwise_rows_fn *)qk_table[size == 3 ? QK_SLOT_depthwise3x3_u8s8 : QK_SLOT_depthwise5x5_u8s8] : NULL;
 }
 
 /* Rows of input that the kernel of whole rows may look at, for so many pixels of output. */
@@ -102,26 +100,31 @@ static int64_t rows_for(const qk_conv_call *c, int64_t pixels) {
     return (pixels / c->out[2] + QK_DEPTHWISE_ROWS_MORE) * c->stride[1] + 5;
 }
 
+/* Bytes of a row of zero points that stands for rows outside of the image. */
+static int64_t zeros_bytes(const job *j, const qk_conv_source *s) {
+    const qk_conv_call *c = &j->call;
+    const int64_t pixel = c->w->channels * qk_conv_repeats(c->w);
+    return pixel + (j->whole_rows ? (s->high[2] - s->low[2]) * (j->in_place ? c->x_stride[2] : pixel) : 0) + 64;
+}
+
 static void find_rows(const qk_conv_call *c, const qk_conv_source *s, int64_t row, int64_t count, scratch *m,
                       qk_depthwise_rows_tile *d) {
-    int64_t *steps = (int64_t *)(m->at + count);
     for (int64_t i = 0; i < count; i++) {
         const int64_t h = row * c->stride[1] - c->pad[1] + i;
-        const int exists = h >= s->low[1] && h < s->high[1];
-        m->at[i] = exists ? s->base + (h - s->low[1]) * s->stride[1] : m->zeros;
-        steps[i] = exists ? s->stride[2] : 0;
+        m->at[i] = h >= s->low[1] && h < s->high[1] ? s->base + (h - s->low[1]) * s->stride[1] : m->zeros;
     }
-    *d = (qk_depthwise_rows_tile){.rows = m->at, .steps = steps, .in_width = s->high[2] - s->low[2], .out_width = c->out[2],
-                                .pad = c->pad[2] + s->low[2], .stride = (int)c->stride[2], .zero = (uint8_t)c->x_zero};
+    *d = (qk_depthwise_rows_tile){.rows = m->at, .step = s->stride[2], .in_width = s->high[2] - s->low[2],
+                                  .out_width = c->out[2], .pad = c->pad[2] + s->low[2], .stride = (int)c->stride[2],
+                                  .zero = (uint8_t)c->x_zero};
 }
 
 /* The memory of a block, in one piece; frees with the returned pointer. */
 static void *reserve(const job *j, int64_t pixels, const qk_conv_source *s, scratch *m) {
     const qk_conv_call *c = &j->call;
     const int64_t copy = j->in_place ? 0 : lines(qk_conv_copy_bytes(c, s));
-    const int64_t zeros = lines(c->w->channels * qk_conv_repeats(c->w) + 64);
+    const int64_t zeros = lines(zeros_bytes(j, s));
     const int64_t rows = j->row_bytes ? lines(pixels * j->row_bytes) : 0;
-    const int64_t pointers = j->row_bytes || j->linear ? 0 : j->whole_rows ? 2 * rows_for(c, pixels) : j->pieces * pixels;
+    const int64_t pointers = j->row_bytes || j->linear ? 0 : j->whole_rows ? rows_for(c, pixels) : j->pieces * pixels;
     const int64_t at = lines(pointers * (int64_t)sizeof *m->at);
     const int64_t terms = c->e.b_zero ? lines(pixels * 4) : 0, tile = j->direct ? 0 : lines(pixels * QK_PANEL * j->item);
     uint8_t *memory = NULL;
@@ -268,6 +271,8 @@ int qk_conv_run(const qk_conv_call *call) {
     if ((double)j.pixels * (double)c->batch * (double)w->outputs * (double)(taps * channels + 16) < WORTH_SHARING) threads = 1;
     const int64_t tasks = threads > 1 ? 4 * threads : 1;
     j.whole_rows = rows_kernel(c);
+    /* Rows of zero points are as long as those of the image, so that those are copied where pixels lie far apart. */
+    if (j.whole_rows && (c->x_stride[2] < 0 || c->x_stride[2] > 4 * w->channels)) j.in_place = 0;
     choose_blocks(&j, tasks);
     int64_t parts = smaller((tasks + j.blocks * c->batch - 1) / (j.blocks * c->batch), j.panels);
     j.panels_a_task = (j.panels + parts - 1) / parts;

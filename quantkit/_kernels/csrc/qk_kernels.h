@@ -43,14 +43,13 @@ typedef void qk_lookup_fn(const uint8_t *x, uint8_t *y, int64_t n, const uint8_t
  * channel n alone. */
 typedef qk_matmul_fn qk_depthwise_fn;
 /* Depthwise 3x3 or 5x5 over t.rows / out_width whole rows of output pixels. Row r of output reads rows r * stride to + 2
- * or + 4 of input, each `in_width` pixels, `steps` bytes apart; up to 8 rows of output beyond the last one are computed as
+ * or + 4 of input, each `in_width` pixels, `step` bytes apart; up to 8 rows of output beyond the last one are computed as
  * well, so that `rows` goes on. The panel has groups of 4 taps: for 3x3 a column each and a gap; for 5x5 the upper 4 taps
  * of a column each, then 4 of the last row, then its fifth and a gap. */
 typedef struct {
     qk_matmul_tile t;
     const uint8_t *const *rows;
-    const int64_t *steps;
-    int64_t in_width, out_width, pad; /* pixels before the first column */
+    int64_t step, in_width, out_width, pad; /* pixels before the first column */
     int stride;                       /* 1 or 2, in both directions */
     uint8_t zero;                     /* what lies left and right of a row */
 } qk_depthwise_rows_tile;
