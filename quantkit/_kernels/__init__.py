@@ -5,13 +5,13 @@ from quantkit._kernels import threads as _threads
 try:
     from quantkit._kernels._core import (
         ConvPlan,
+        KeptCall,
         MatmulPlan,
         PackedMatmul,
         PackedTaps,
         active_isa,
         affine,
         affine_plain,
-        call_key,
         copy,
         dynamic_quantize,
         histogram,
@@ -36,13 +36,13 @@ set_num_threads(_threads.from_environment())
 
 __all__ = [
     "ConvPlan",
+    "KeptCall",
     "MatmulPlan",
     "PackedMatmul",
     "PackedTaps",
     "active_isa",
     "affine",
     "affine_plain",
-    "call_key",
     "copy",
     "dynamic_quantize",
     "histogram",

@@ -112,11 +112,13 @@ cdef class ConvPlan(Epilogue):
         `strides`, `dilations` and `pads` (at the beginnings) have one value a spatial dimension; pads at the ends
         follow from the shape of `out`. `residual`: codes of the shape and layout of `out`, both with their channels
         contiguous and their pixels evenly spaced, added as `MatmulPlan.run` does.
+
+        Returns False, with nothing written, where `out` may share memory with `x`.
         """
         cdef Py_buffer xb, yb, rb
         cdef qk_call call
         cdef int dtype, held = 1, d, s, dims
-        cdef object reach
+        cdef double reach
         memset(&call.conv, 0, sizeof(call.conv))
         PyObject_GetBuffer(x, &xb, PyBUF_FORMAT | PyBUF_STRIDES)
         try:
@@ -135,12 +137,8 @@ cdef class ConvPlan(Epilogue):
             check_aligned("out", &yb)
             if not len(strides) == len(pads) == len(dilations) == dims:
                 raise ShapeMismatch(f"wanted {dims} strides, pads and dilations")
-            for d in range(dims):
-                # The last tap of the last pixel, in 64 bits with room to spare.
-                reach = yb.shape[d + 2] * strides[d] + self.w.c.kernel[3 - dims + d] * dilations[d]
-                if strides[d] < 1 or dilations[d] < 1 or reach > 1 << 60 or not -(1 << 60) <= pads[d] <= 1 << 60:
-                    raise InvalidArgument(f"wanted strides and dilations >= 1, within reach, and pads, got {strides}, "
-                                          f"{dilations} and {pads}")
+            if element_count(&xb) and element_count(&yb) and overlaps(&xb, &yb):
+                return False
             for d in range(3 - dims):
                 if self.w.c.kernel[d] != 1:
                     raise ShapeMismatch(f"wanted x of {5 - d} dimensions for these weights, got {shape_of(&xb)}")
@@ -155,6 +153,13 @@ cdef class ConvPlan(Epilogue):
                     call.conv.stride[d] = strides[s - 2]
                     call.conv.dilation[d] = dilations[s - 2]
                     call.conv.pad[d] = pads[s - 2]
+                    # The last tap of the last pixel, in 64 bits with room to spare.
+                    reach = (<double>yb.shape[s] * <double>call.conv.stride[d]
+                             + <double>self.w.c.kernel[d] * <double>call.conv.dilation[d])
+                    if (call.conv.stride[d] < 1 or call.conv.dilation[d] < 1 or reach > <double>(1LL << 60)
+                            or not -(1LL << 60) <= call.conv.pad[d] <= (1LL << 60)):
+                        raise InvalidArgument(f"wanted strides and dilations >= 1, within reach, and pads, got "
+                                              f"{strides}, {dilations} and {pads}")
             call.conv.x = <const uint8_t *>xb.buf
             call.conv.x_batch_stride = xb.strides[0]
             call.conv.x_channel_stride = xb.strides[1]
@@ -178,6 +183,7 @@ cdef class ConvPlan(Epilogue):
                 call.conv.residual_batch_stride = rb.strides[0]
             call.run = qk_run_conv
             perform(&call, (self, x, out, residual))
+            return True
         finally:
             PyBuffer_Release(&xb)
             if held >= 2:
@@ -195,26 +201,3 @@ cdef bint evenly_spaced(const Py_buffer *view) noexcept:
         if view.strides[d] != view.strides[d + 1] * view.shape[d + 1]:
             return False
     return True
-
-
-def call_key(tuple values):
-    """What tells calls apart: arrays by their bytes, numbers by type and value; None where nothing does."""
-    cdef list key = []
-    cdef object v, n, kind
-    for v in values:
-        kind = type(v)
-        if v is None or kind is int or kind is float or kind is str:
-            key.append(kind)
-            key.append(v)
-        elif kind is tuple or kind is list:
-            for n in v:
-                if type(n) is not int:
-                    return None
-            key.append(tuple(v))
-        elif hasattr(v, "tobytes") and hasattr(v, "dtype") and not v.dtype.hasobject:
-            key.append(v.dtype.str)
-            key.append(v.shape)
-            key.append(v.tobytes())
-        else:
-            return None
-    return key

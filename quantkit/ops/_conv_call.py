@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from quantkit import _kernels
-from quantkit._kernels import ConvPlan, call_key
+from quantkit._kernels import ConvPlan, KeptCall
 from quantkit.errors import InvalidDType, ShapeMismatch
 from quantkit.ops._conv_weights import PackedConv
 from quantkit.ops._operands import multiplier, whole_bias, zero_points
@@ -115,37 +115,50 @@ def convolve(
     packed: type[Any],
     given: tuple[Any, ...],
     out: Any,
-    make: Callable[[NDArray[Any]], tuple[Any, Made]],
+    make: Callable[[NDArray[Any], Any, Any, tuple[Any, ...]], tuple[Any, Made]],
 ) -> NDArray[Any]:
-    """Run the plans of the last call of packed weights where all that was `given` is the same, else those of `make`.
+    """Run the plans of the last call of packed weights where all that was `given` is the same, else those of `make`,
+    which takes x, w, out and what was given, and returns the packed weights as well.
 
     A layer is called with the same arguments but x again and again, and to check and arrange them takes longer than a
     small convolution.
     """
-    x = np.asarray(x)
-    key, made = None, None
-    if isinstance(w, packed):
-        key = call_key((verb, x.dtype.str, x.shape, getattr(getattr(out, "dtype", None), "str", None), *given))
-        if key is not None and w.last[0] == key:
-            made = w.last[1]
+    made: Made | None = None
+    if type(x) is not np.ndarray:
+        x = np.asarray(x)
+    if is_packed := isinstance(w, packed):
+        # Of `out`, the dtype alone decides what is made.
+        values = (verb, x.dtype.char, x.shape, None if out is None else out.dtype.char, *given)
+        if w.last is not None and w.last.holds(values):
+            made = w.last.made
     if made is None:
-        w, made = make(x)
-        w.last = (key, made)
+        packed_w, made = make(x, w, out, given)
+        if is_packed:
+            packed_w.last = KeptCall(values, made)
     parts, shape, dtype = made
-    filled_out = out
-    if isinstance(out, Array):
-        out = np.asarray(out)
-    if out is not None:
-        _check_out(verb, out, shape, dtype)
     result: Any = out
-    if out is None or np.may_share_memory(out, x):
+    if out is None:
         result = empty_like_layout(shape, dtype, is_channels_last(x))
-    for plan, strides, begins, dilations, pixels in parts:
-        plan.run(x, result if pixels is None else result[(..., *pixels)], strides, begins, dilations)
-    if out is not None and result is not out:
-        _kernels.copy(result, out)
-    filled: NDArray[Any] = result if out is None else filled_out
+    elif isinstance(out, Array):
+        result = np.asarray(out)
+    if type(result) is not np.ndarray or result.shape != shape or result.dtype is not dtype:
+        _check_out(verb, result, shape, dtype)
+    if len(parts) == 1:
+        plan, strides, begins, dilations, _ = parts[0]
+        apart = plan.run(x, result, strides, begins, dilations)
+    elif apart := not np.may_share_memory(result, x):
+        _run_parts(parts, x, result)
+    if not apart:
+        own = empty_like_layout(shape, dtype, is_channels_last(x))
+        _run_parts(parts, x, own)
+        _kernels.copy(own, result)
+    filled: NDArray[Any] = result if out is None else out
     return filled
+
+
+def _run_parts(parts: tuple[Part, ...], x: NDArray[Any], out: Any) -> None:
+    for plan, strides, begins, dilations, pixels in parts:
+        plan.run(x, out if pixels is None else out[(..., *pixels)], strides, begins, dilations)
 
 
 def check_input(verb: str, x: NDArray[Any], dims: int, channels: int, weights: str) -> None:

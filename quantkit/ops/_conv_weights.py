@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from quantkit._kernels import PackedTaps
+from quantkit._kernels import KeptCall, PackedTaps
 from quantkit.errors import InvalidDType, ShapeMismatch
 from quantkit.ops.conv_geometry import as_group
 
@@ -47,7 +47,7 @@ class PackedConv:
         self.shape: tuple[int, ...] = w.shape
         self.is_signed = w.dtype == np.int8
         self._codes: NDArray[Any] | None = None
-        self.last: tuple[Any, Any] = (None, None)  # what a call was given, and what was made of it
+        self.last: KeptCall | None = None
         if self.is_depthwise:
             # The difference to the zero points is packed, and they come with the call.
             self._codes = w.astype(np.int16).reshape(w.shape[0], -1).T.copy()

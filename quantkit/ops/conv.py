@@ -32,6 +32,23 @@ def _operands(
     return w, at, (x.shape[0], w.shape[0], *at.out)
 
 
+def _sums(x: NDArray[Any], w: Any, out: Any, given: tuple[Any, ...]) -> tuple[PackedConv, Made]:
+    verb = "conv_integer"
+    group, strides, pads, dilations, auto_pad, *zero_points = given
+    packed, at, shape = _operands(verb, x, w, group, (strides, pads, dilations, auto_pad))
+    plan = sums_plan(verb, packed, x.dtype, *zero_points)
+    return packed, Made((Part(plan, at.strides, at.begins, at.dilations, None),), shape, np.dtype(np.int32))
+
+
+def _codes(x: NDArray[Any], w: Any, out: Any, given: tuple[Any, ...]) -> tuple[PackedConv, Made]:
+    verb = "qlinear_conv"
+    group, strides, pads, dilations, auto_pad, *parameters = given
+    packed, at, shape = _operands(verb, x, w, group, (strides, pads, dilations, auto_pad))
+    dtype = codes_dtype(x, parameters[5], out)
+    plan = codes_plan(verb, packed, x.dtype, dtype, *parameters)
+    return packed, Made((Part(plan, at.strides, at.begins, at.dilations, None),), shape, dtype)
+
+
 def conv_integer(
     x: Any,
     w: Any,
@@ -76,16 +93,9 @@ def conv_integer(
     if (stream := current()) is not None:
         named = {"strides": strides, "pads": pads, "dilations": dilations, "group": group, "auto_pad": auto_pad}
         return queued(stream, conv_integer, (x,), (w, x_zero_point, w_zero_point), out, **named)
-    verb = "conv_integer"
 
-    attributes = (strides, pads, dilations, auto_pad)
-
-    def make(x: NDArray[Any]) -> tuple[PackedConv, Made]:
-        packed, at, shape = _operands(verb, x, w, group, attributes)
-        plan = sums_plan(verb, packed, x.dtype, x_zero_point, w_zero_point)
-        return packed, Made((Part(plan, at.strides, at.begins, at.dilations, None),), shape, np.dtype(np.int32))
-
-    return convolve(verb, x, w, PackedConv, (group, *attributes, x_zero_point, w_zero_point), out, make)
+    given = (group, strides, pads, dilations, auto_pad, x_zero_point, w_zero_point)
+    return convolve("conv_integer", x, w, PackedConv, given, out, _sums)
 
 
 def qlinear_conv(
@@ -138,15 +148,18 @@ def qlinear_conv(
         values = (x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, bias)
         named = {"strides": strides, "pads": pads, "dilations": dilations, "group": group, "auto_pad": auto_pad}
         return queued(stream, qlinear_conv, (x,), values, out, **named)
-    verb = "qlinear_conv"
 
-    attributes = (strides, pads, dilations, auto_pad)
-    parameters = (x_scale, x_zero_point, w_scale, w_zero_point, y_scale, y_zero_point, bias)
-
-    def make(x: NDArray[Any]) -> tuple[PackedConv, Made]:
-        packed, at, shape = _operands(verb, x, w, group, attributes)
-        dtype = codes_dtype(x, y_zero_point, out)
-        plan = codes_plan(verb, packed, x.dtype, dtype, *parameters)
-        return packed, Made((Part(plan, at.strides, at.begins, at.dilations, None),), shape, dtype)
-
-    return convolve(verb, x, w, PackedConv, (group, *attributes, *parameters), out, make)
+    given = (
+        group,
+        strides,
+        pads,
+        dilations,
+        auto_pad,
+        x_scale,
+        x_zero_point,
+        w_scale,
+        w_zero_point,
+        y_scale,
+        y_zero_point,
+    )
+    return convolve("qlinear_conv", x, w, PackedConv, (*given, bias), out, _codes)

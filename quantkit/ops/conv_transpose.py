@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from quantkit._kernels import KeptCall
 from quantkit.errors import InvalidArgument, InvalidDType, ShapeMismatch
 from quantkit.ops._conv_call import Made, Part, check_input, codes_dtype, codes_plan, convolve, sums_plan
 from quantkit.ops._conv_weights import PackedConv
@@ -59,7 +60,7 @@ class PackedConvTranspose:
         self.is_signed = w.dtype == np.int8
         self.strides = integers(verb, "strides", strides, w.ndim - 2, 1, 1)
         self.dilations = integers(verb, "dilations", dilations, w.ndim - 2, 1, 1)
-        self.last: tuple[Any, Any] = (None, None)  # what a call was given, and what was made of it
+        self.last: KeptCall | None = None
         self.phases = {}
         ways = [first_taps(*d) for d in zip(w.shape[2:], self.strides, self.dilations, strict=True)]
         turned = w.reshape(self.group, -1, *w.shape[1:]).swapaxes(1, 2).reshape(self.outputs, -1, *w.shape[2:])
@@ -124,26 +125,47 @@ def _packed(verb: str, x: NDArray[Any], w: Any, group: Any, strides: Any, dilati
     return packed
 
 
+_NAMED = 7  # attributes that a call begins with
+
+
 def _made(
     verb: str,
     x: NDArray[Any],
-    w: PackedConvTranspose,
+    w: Any,
     attributes: tuple[Any, ...],
     dtype: np.dtype[Any],
     plan_of: Callable[[PackedConv], ConvPlan],
 ) -> tuple[PackedConvTranspose, Made]:
-    pads, auto_pad, output_padding, output_shape = attributes
-    at = transposed_geometry(
-        verb, x.shape[2:], w.shape[2:], w.strides, pads, w.dilations, auto_pad, output_padding, output_shape
-    )
+    strides, pads, dilations, group, *how = attributes
+    packed = _packed(verb, x, w, group, strides, dilations)
+    at = transposed_geometry(verb, x.shape[2:], packed.shape[2:], packed.strides, pads, packed.dilations, *how)
     plans: dict[tuple[int, ...], ConvPlan] = {}
     ones = (1,) * len(at.out)
     parts = []
     for phase in at.phases:
         if phase.first not in plans:
-            plans[phase.first] = plan_of(w.phases[phase.first])
+            plans[phase.first] = plan_of(packed.phases[phase.first])
         parts.append(Part(plans[phase.first], ones, phase.begins, phase.dilations, phase.out))
-    return w, Made(tuple(parts), (x.shape[0], w.outputs, *at.out), dtype)
+    return packed, Made(tuple(parts), (x.shape[0], packed.outputs, *at.out), dtype)
+
+
+def _sums(x: NDArray[Any], w: Any, out: Any, given: tuple[Any, ...]) -> tuple[PackedConvTranspose, Made]:
+    verb = "conv_transpose_integer"
+
+    def plan_of(part: PackedConv) -> ConvPlan:
+        return sums_plan(verb, part, x.dtype, *given[_NAMED:])
+
+    return _made(verb, x, w, given[:_NAMED], np.dtype(np.int32), plan_of)
+
+
+def _codes(x: NDArray[Any], w: Any, out: Any, given: tuple[Any, ...]) -> tuple[PackedConvTranspose, Made]:
+    verb, parameters = "qlinear_conv_transpose", given[_NAMED:]
+    dtype = codes_dtype(x, parameters[5], out)
+
+    def plan_of(part: PackedConv) -> ConvPlan:
+        return codes_plan(verb, part, x.dtype, dtype, *parameters)
+
+    return _made(verb, x, w, given[:_NAMED], dtype, plan_of)
 
 
 def conv_transpose_integer(
@@ -214,21 +236,8 @@ def conv_transpose_integer(
     }
     if (stream := current()) is not None:
         return queued(stream, conv_transpose_integer, (x,), (w, x_zero_point, w_zero_point), out, **named)
-    verb = "conv_transpose_integer"
-
-    def make(x: NDArray[Any]) -> tuple[PackedConvTranspose, Made]:
-        packed = _packed(verb, x, w, group, strides, dilations)
-        attributes = (pads, auto_pad, output_padding, output_shape)
-        return _made(
-            verb,
-            x,
-            packed,
-            attributes,
-            np.dtype(np.int32),
-            lambda part: sums_plan(verb, part, x.dtype, x_zero_point, w_zero_point),
-        )
-
-    return convolve(verb, x, w, PackedConvTranspose, (*named.values(), x_zero_point, w_zero_point), out, make)
+    given = (*named.values(), x_zero_point, w_zero_point)
+    return convolve("conv_transpose_integer", x, w, PackedConvTranspose, given, out, _sums)
 
 
 def qlinear_conv_transpose(
@@ -291,15 +300,5 @@ def qlinear_conv_transpose(
     if (stream := current()) is not None:
         values = (x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, bias)
         return queued(stream, qlinear_conv_transpose, (x,), values, out, **named)
-    verb = "qlinear_conv_transpose"
-    parameters = (x_scale, x_zero_point, w_scale, w_zero_point, y_scale, y_zero_point, bias)
-
-    def make(x: NDArray[Any]) -> tuple[PackedConvTranspose, Made]:
-        packed = _packed(verb, x, w, group, strides, dilations)
-        dtype = codes_dtype(x, y_zero_point, out)
-        attributes = (pads, auto_pad, output_padding, output_shape)
-        return _made(
-            verb, x, packed, attributes, dtype, lambda part: codes_plan(verb, part, x.dtype, dtype, *parameters)
-        )
-
-    return convolve(verb, x, w, PackedConvTranspose, (*named.values(), *parameters), out, make)
+    given = (*named.values(), x_scale, x_zero_point, w_scale, w_zero_point, y_scale, y_zero_point, bias)
+    return convolve("qlinear_conv_transpose", x, w, PackedConvTranspose, given, out, _codes)
