@@ -63,6 +63,7 @@ ctypedef enum home_t:
     ON_HEAP
     BORROWED
     MAPPED
+    ON_DEVICE
 
 
 @cython.final
@@ -77,6 +78,7 @@ cdef class Memory:
     cdef readonly int fd            # of a map: owned, for sending and for looking at the file's length; else -1
     cdef readonly long offset       # of a map: first byte in its file
     cdef readonly object origin     # of a map: what errors call it, "file 'x.bin'"
+    cdef readonly object block      # of a device: what owns the bytes there; also kept alive by shared memory that tells of it
     cdef home_t home
     cdef Py_buffer source
     cdef void *map_base
@@ -143,6 +145,22 @@ cdef class Memory:
         self.ptr = <char *>base + skip
         return self
 
+    @staticmethod
+    def on_device(block):
+        """Bytes that no CPU may touch: `block` owns them and has their address, nbytes, device and whether writable."""
+        cdef Memory self = Memory()
+        self.nbytes = check_nbytes(block.nbytes)
+        self.ptr = <char *><uintptr_t>block.address
+        self.home = ON_DEVICE
+        self.block = block
+        self.writable = block.writable
+        self.shared = block.shared
+        return self
+
+    def keep(self, block):
+        """Keep `block` alive with these bytes."""
+        self.block = block
+
     def __dealloc__(self):
         if self.home == ON_HEAP:
             free(self.ptr)
@@ -158,7 +176,7 @@ cdef class Memory:
         """"heap", "borrowed" or "mapped"."""
         if self.home == BORROWED:
             return "heap" if self.resizable else "borrowed"
-        return "mapped" if self.home == MAPPED else "heap"
+        return "mapped" if self.home == MAPPED else "heap" if self.home == ON_HEAP else "device"
 
     def prefault(self):
         """Give a map its pages now, in one go: cheaper than a fault at the first touch of each."""
@@ -188,8 +206,10 @@ cdef class Memory:
         return 0
 
     cdef int check(self) except -1:
-        # A map beyond the end of its file would end the process with SIGBUS at the first touch.
+        # A map beyond the end of its file would end the process with SIGBUS at the first touch, as would device memory.
         cdef stat_t status
+        if self.home == ON_DEVICE:
+            raise StorageError(f"these bytes are on {self.block.device}, where no CPU reads them; copy them by .cpu()")
         if self.file_end and (fstat(self.fd, &status) != 0 or status.st_size < self.file_end):
             raise StorageError(
                 f"{self.origin} was truncated while mapped: it has {status.st_size} bytes, the map needs {self.file_end}"
@@ -319,6 +339,15 @@ cdef class StorageBase:
             # A fresh map is zero already; touching it again would cost as much as the copy.
             if target.home == ON_HEAP:
                 memset(target.ptr + common, 0, target.nbytes - common)
+            self.memory = target
+            return True
+
+    def _exchange(self, Memory target not None, Memory source not None, what):
+        """Live in `target` from now on, which has what `source` had; False when another thread was faster."""
+        with cython.critical_section(self):
+            if self.memory is not source:
+                return False
+            self.check_free(what)
             self.memory = target
             return True
 

@@ -202,6 +202,8 @@ cdef class ArrayBase:
 
     @classmethod
     def _make(cls, storage, type, shape, offset=0, strides=None):
+        if (<StorageBase?>storage).memory.home == ON_DEVICE:
+            cls = cls._device_class
         return ArrayBase.__new__(cls, storage, type, shape, offset, strides)
 
 

@@ -317,6 +317,12 @@ def close_memory(address: int) -> None:
     call("cuIpcCloseMemHandle", address)
 
 
+def device_of(address: int) -> int:
+    """Return the number of the GPU that has an address."""
+    attribute = interface().CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+    return int(call("cuPointerGetAttribute", attribute, address))
+
+
 def uuid(device: Device) -> bytes:
     """Return what names a GPU in every process."""
     return ctypes.string_at(call("cuDeviceGetUuid", device._handle).getPtr(), 16)

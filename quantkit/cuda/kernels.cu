@@ -182,12 +182,12 @@ struct Dequantize {
     template <class X> DEVICE void operator()(X x, double *y, i64 c) const { value<double>(x, y, c); }
 };
 
-#define QUANTIZE(name, X) \
-    KERNEL(quantize_##name, Affine, 256, 4) { map<4>((const X *)g.x, (u8 *)g.y, g.count, g.inner, g.channels, Quantize{g}); }
-QUANTIZE(float32, float)
-QUANTIZE(float16, half)
-QUANTIZE(bfloat16, bfloat)
-QUANTIZE(float64, double)
+#define QUANTIZE(name, X, blocks) \
+    KERNEL(quantize_##name, Affine, 256, blocks) { map<4>((const X *)g.x, (u8 *)g.y, g.count, g.inner, g.channels, Quantize{g}); }
+QUANTIZE(float32, float, 4)
+QUANTIZE(float16, half, 4)
+QUANTIZE(bfloat16, bfloat, 4)
+QUANTIZE(float64, double, 2)
 
 #define DEQUANTIZE(from, X, to, Y) \
     KERNEL(dequantize_##from##_##to, Affine, 256, 4) { map<4>((const X *)g.x, (Y *)g.y, g.count, g.inner, g.channels, Dequantize{g}); }
@@ -210,7 +210,7 @@ struct Entry {
     DEVICE void operator()(u8 x, u8 *y, i64 c) const { *y = tables[c * 256 + x]; }
 };
 
-KERNEL(lookup, Lookup, 256, 4) {
+KERNEL(lookup, Lookup, 256, 2) {
     __shared__ u8 table[256];
     const Entry entry = {g.channels == 1 ? table : g.tables};
     table[threadIdx.x] = g.tables[threadIdx.x];

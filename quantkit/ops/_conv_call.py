@@ -11,8 +11,8 @@ from quantkit import _kernels
 from quantkit._kernels import ConvPlan, KeptCall
 from quantkit.errors import InvalidDType, ShapeMismatch
 from quantkit.ops._conv_weights import PackedConv
+from quantkit.ops._depth import check_depth
 from quantkit.ops._operands import multiplier, whole_bias, zero_points
-from quantkit.ops.matmul import check_depth
 from quantkit.qparams import as_qdtype
 from quantkit.storage import Array
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from quantkit._kernels import KeptCall, PackedTaps
 from quantkit.errors import InvalidDType, ShapeMismatch
+from quantkit.ops._devices import cuda_products, on_gpu
 from quantkit.ops.conv_geometry import as_group
 
 if TYPE_CHECKING:
@@ -121,7 +122,7 @@ class PackedConv:
         return PackedTaps([matrix], kernel, self.group, self.group, "depthwise", np.asarray(order, np.int32), square)
 
 
-def pack_conv(w: Any, group: int = 1) -> PackedConv:
+def pack_conv(w: Any, group: int = 1) -> Any:
     """Pack the weights of a convolution once, for any number of calls.
 
     Parameters
@@ -141,4 +142,4 @@ def pack_conv(w: Any, group: int = 1) -> PackedConv:
     InvalidDType, ShapeMismatch, InvalidArgument
         For another dtype, number of dimensions, or a group that does not fit.
     """
-    return PackedConv("pack_conv", w, group)
+    return cuda_products.pack_conv(w, group) if on_gpu(w) else PackedConv("pack_conv", w, group)

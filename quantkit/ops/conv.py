@@ -12,6 +12,7 @@ import numpy as np
 from quantkit.errors import InvalidArgument
 from quantkit.ops._conv_call import Made, Part, check_input, codes_dtype, codes_plan, convolve, sums_plan
 from quantkit.ops._conv_weights import PackedConv
+from quantkit.ops._devices import cuda_products, on_gpu
 from quantkit.ops.conv_geometry import geometry
 from quantkit.streams.queue import current, queued
 
@@ -90,6 +91,9 @@ def conv_integer(
     InvalidDType, ShapeMismatch, InvalidQParams, InvalidArgument
         Naming the argument, what was wanted and what came.
     """
+    if on_gpu(x, w, out):
+        attributes = (strides, pads, dilations, auto_pad)
+        return cuda_products.conv_integer(x, w, x_zero_point, w_zero_point, attributes, group, out)
     if (stream := current()) is not None:
         named = {"strides": strides, "pads": pads, "dilations": dilations, "group": group, "auto_pad": auto_pad}
         return queued(stream, conv_integer, (x,), (w, x_zero_point, w_zero_point), out, **named)
@@ -144,6 +148,10 @@ def qlinear_conv(
     InvalidDType, ShapeMismatch, InvalidQParams
         Naming the argument, what was wanted and what came.
     """
+    if on_gpu(x, w, out):
+        parameters = (x_scale, x_zero_point, w_scale, w_zero_point, y_scale, y_zero_point, bias)
+        attributes = (strides, pads, dilations, auto_pad)
+        return cuda_products.qlinear_conv(x, w, parameters, attributes, group, out)
     if (stream := current()) is not None:
         values = (x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, bias)
         named = {"strides": strides, "pads": pads, "dilations": dilations, "group": group, "auto_pad": auto_pad}

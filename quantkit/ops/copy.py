@@ -8,6 +8,7 @@ import numpy as np
 
 from quantkit import _kernels
 from quantkit.errors import InvalidDType, ShapeMismatch
+from quantkit.ops._devices import cuda_elements, on_gpu
 from quantkit.ops._operands import copied, plain
 from quantkit.storage import Array
 from quantkit.streams.queue import current, queued
@@ -33,6 +34,8 @@ def copy(x: Any, *, out: Any = None) -> Any:
     InvalidDType, ShapeMismatch
         Naming what was wanted and what came.
     """
+    if on_gpu(x, out):
+        return cuda_elements.copy(x, out)
     if (stream := current()) is not None:
         return queued(stream, copy, (x,), (), out)
     x = np.asarray(x)

@@ -8,6 +8,7 @@ import numpy as np
 
 from quantkit import _kernels
 from quantkit.errors import InvalidDType, ShapeMismatch
+from quantkit.ops._devices import cuda_elements, on_gpu
 from quantkit.ops._operands import as_codes, copied, parameters
 from quantkit.ops.quantize import dequantize_linear, quantize_linear
 from quantkit.qparams import as_qdtype
@@ -60,6 +61,8 @@ def lookup(q: Any, table: Any, *, out: Any = None) -> Any:
     InvalidDType, ShapeMismatch
         Naming what was wanted and what came.
     """
+    if on_gpu(q, out):
+        return cuda_elements.lookup(q, table, out)
     if (stream := current()) is not None:
         return queued(stream, lookup, (q,), (table,), out)
     verb = "lookup"
@@ -111,6 +114,8 @@ def requantize(
     InvalidQParams, InvalidDType, ShapeMismatch
         Naming what was wanted and what came.
     """
+    if on_gpu(q, out):
+        return cuda_elements.requantize(q, (scale, zero_point, new_scale, new_zero_point), axis, dtype, out)
     if (stream := current()) is not None:
         given = (scale, zero_point, new_scale, new_zero_point)
         return queued(stream, requantize, (q,), given, out, axis=axis, dtype=dtype)

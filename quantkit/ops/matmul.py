@@ -12,7 +12,9 @@ import numpy as np
 
 from quantkit import _kernels
 from quantkit._kernels import MatmulPlan, PackedMatmul
-from quantkit.errors import InvalidArgument, InvalidDType, ShapeMismatch
+from quantkit.errors import InvalidDType, ShapeMismatch
+from quantkit.ops._depth import check_depth
+from quantkit.ops._devices import cuda_products, on_gpu
 from quantkit.ops._operands import multiplier, whole_bias, zero_points
 from quantkit.qparams import as_qdtype
 from quantkit.storage import Array
@@ -23,13 +25,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# The longest sum that fused ends take: 255 * 128 * 65,793 < 2^31, the products of uint8 and symmetric int8 codes.
-LONGEST_K = 65_793
-
 _CODES = (np.dtype(np.uint8), np.dtype(np.int8))
 
 
-def pack_matmul(b: Any) -> PackedMatmul:
+def pack_matmul(b: Any) -> Any:
     """Pack a right operand once, for any number of products.
 
     Parameters
@@ -47,7 +46,7 @@ def pack_matmul(b: Any) -> PackedMatmul:
     InvalidDType
         For another dtype or number of dimensions.
     """
-    return PackedMatmul(np.asarray(b))
+    return cuda_products.pack_matmul(b) if on_gpu(b) else PackedMatmul(np.asarray(b))
 
 
 def _operands(verb: str, a: Any, b: Any) -> tuple[NDArray[Any], Any]:
@@ -62,23 +61,6 @@ def _operands(verb: str, a: Any, b: Any) -> tuple[NDArray[Any], Any]:
         if x.ndim == 0:
             raise ShapeMismatch(f"{verb}: {name} must have at least one dimension, got a scalar")
     return a, b
-
-
-def longest_depth(a: tuple[bool, Any], b: tuple[bool, Any]) -> int:
-    """Return how many products a sum may have without leaving int32; operands are (is_signed, zero point)."""
-    reach = 1
-    for is_signed, zero_point in (a, b):
-        low = -128 if is_signed else 0
-        reach *= max(int(np.max(zero_point)) - low, low + 255 - int(np.min(zero_point)))
-    return min(LONGEST_K, (2**31 - 1) // reach)
-
-
-def check_depth(verb: str, depth: int, a: tuple[bool, Any], b: tuple[bool, Any]) -> None:
-    """Raise `InvalidArgument` for sums of `depth` products that could leave int32, naming how many may be."""
-    if depth > (limit := longest_depth(a, b)):
-        raise InvalidArgument(
-            f"{verb}: wanted at most {limit} products a sum, which with these zero points stay in int32, got {depth}"
-        )
 
 
 # Types of parameters under which a plan is kept: numbers, which compare by value.
@@ -213,6 +195,8 @@ def matmul_integer(a: Any, b: Any, a_zero_point: Any = 0, b_zero_point: Any = 0,
     InvalidDType, ShapeMismatch, InvalidQParams
         Naming what was wanted and what came.
     """
+    if on_gpu(a, b, out):
+        return cuda_products.matmul_integer(a, b, a_zero_point, b_zero_point, out)
     if (stream := current()) is not None:
         return queued(stream, matmul_integer, (a, b), (a_zero_point, b_zero_point), out)
     verb, int32 = "matmul_integer", np.dtype(np.int32)
@@ -269,6 +253,10 @@ def matmul_integer_to_float(
     InvalidDType, ShapeMismatch, InvalidQParams
         Naming what was wanted and what came.
     """
+    if on_gpu(a, b, out):
+        there: NDArray[np.float32]
+        there = cuda_products.matmul_to_float(a, b, a_scale, b_scale, a_zero_point, b_zero_point, bias, out)
+        return there
     if (stream := current()) is not None:
         values = (a_scale, b_scale, a_zero_point, b_zero_point, bias)
         made: NDArray[np.float32] = queued(stream, matmul_integer_to_float, (a, _packed_for(b, bias)), values, out)
@@ -349,6 +337,8 @@ def qlinear_matmul(
         Naming what was wanted and what came.
     """
     parameters = (a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point)
+    if on_gpu(a, b, out):
+        return cuda_products.qlinear_matmul(a, b, parameters, bias, out)
     if (stream := current()) is not None:
         return queued(stream, _qlinear_matmul, (a, _packed_for(b, bias)), parameters, out, bias=bias)
     return _qlinear_matmul(a, b, *parameters, bias=bias, out=out)

@@ -11,6 +11,7 @@ import numpy as np
 
 from quantkit import _kernels
 from quantkit.errors import InvalidDType
+from quantkit.ops._devices import cuda_elements, on_gpu
 from quantkit.ops._operands import as_codes, as_floats, copied, parameters
 from quantkit.qparams import as_qdtype, qint8, quint8
 from quantkit.streams.queue import current, queued, recording
@@ -71,6 +72,9 @@ def quantize_linear(
     InvalidDType, ShapeMismatch
         Naming what was wanted and what came.
     """
+    if on_gpu(x, out):
+        there: NDArray[Any] = cuda_elements.quantize_linear(x, scale, zero_point, axis, dtype, out)
+        return there
     if (stream := current()) is not None:
         made: NDArray[Any] = queued(stream, quantize_linear, (x,), (scale, zero_point), out, axis=axis, dtype=dtype)
         return made
@@ -130,6 +134,9 @@ def dequantize_linear(
     InvalidQParams, InvalidDType, ShapeMismatch
         Naming what was wanted and what came.
     """
+    if on_gpu(q, out):
+        there: NDArray[Any] = cuda_elements.dequantize_linear(q, scale, zero_point, axis, out)
+        return there
     if (stream := current()) is not None:
         made: NDArray[Any] = queued(stream, dequantize_linear, (q,), (scale, zero_point), out, axis=axis)
         return made
@@ -174,6 +181,8 @@ def dynamic_quantize_linear(x: Any) -> Any:
     InvalidArgument
         When a value is NaN or infinite: one scale cannot serve it.
     """
+    if on_gpu(x):
+        return cuda_elements.dynamic_quantize_linear(x)
     if (stream := current()) is not None:
         return queued(stream, dynamic_quantize_linear, (x,), (), None)
     floats, is_bf16 = as_floats(x, "dynamic_quantize_linear")

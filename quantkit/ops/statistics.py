@@ -8,6 +8,7 @@ import numpy as np
 
 from quantkit import _kernels
 from quantkit.errors import InvalidArgument
+from quantkit.ops._devices import cuda_elements, on_gpu
 from quantkit.ops._operands import as_floats, normalize_axis
 from quantkit.storage import Array
 from quantkit.streams.queue import current, queued, recording
@@ -37,6 +38,9 @@ def finite_range(x: ArrayLike, *, axis: int | None = None) -> tuple[Any, Any, An
     nonfinite : int
         How many values were NaN or infinite; they are left out.
     """
+    if on_gpu(x):
+        there: tuple[Any, Any, Any] = cuda_elements.finite_range(x, axis)
+        return there
     if (stream := current()) is not None:
         found: tuple[Any, Any, Any] = queued(stream, finite_range, (x,), (), None, axis=axis)
         return found
@@ -78,6 +82,8 @@ def histogram(x: ArrayLike, low: float, high: float, bins: int, *, counts: Any =
     InvalidArgument
         For a range, a number of bins or `counts` that cannot serve.
     """
+    if on_gpu(x):
+        return _histogram(x, counts, low, high, bins, out=counts)
     if (stream := current()) is not None:
         return queued(stream, _histogram, (x, counts), (low, high, bins), counts)
     return _histogram(x, counts, low, high, bins, out=counts)
@@ -86,7 +92,8 @@ def histogram(x: ArrayLike, low: float, high: float, bins: int, *, counts: Any =
 def _histogram(x: Any, before: Any, low: float, high: float, bins: int, *, out: Any = None) -> Any:
     """`before` and `out` are the same counts, named twice because they are read as well as written."""
     verb, counts = "histogram", np.asarray(out) if isinstance(out, Array) else out
-    floats, is_bf16 = as_floats(x, verb)
+    there = on_gpu(x)
+    floats, is_bf16 = (x, False) if there else as_floats(x, verb)
     if not (isinstance(bins, (int, np.integer)) and 1 <= bins <= MAX_BINS):
         raise InvalidArgument(f"{verb}: bins must be an integer from 1 to {MAX_BINS}, got {bins!r}")
     low32, high32 = np.float32(low), np.float32(high)
@@ -102,5 +109,7 @@ def _histogram(x: Any, before: Any, low: float, high: float, bins: int, *, out: 
         raise InvalidArgument(
             f"{verb}: counts must be a contiguous int64 array of shape ({bins},), got {counts.dtype} {counts.shape}"
         )
+    if there:
+        return cuda_elements.histogram(floats, low32, per_unit, bins, counts)
     _kernels.histogram(floats, float(low32), float(per_unit), counts, is_bf16)
     return counts if out is None else out

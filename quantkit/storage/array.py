@@ -11,6 +11,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from quantkit._kernels._core import ArrayBase, ElementType, Memory, Wire
 from quantkit.errors import InvalidDType, ShapeMismatch, StorageError
 from quantkit.storage.bytestorage import ByteStorage, contiguous_bytes, pickled_bytes
+from quantkit.storage.devices import Movable
 from quantkit.storage.dtypes import as_shape, as_wire, element_type
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from quantkit.storage.transport import ArrayHandle
 
 
-class Array(ArrayBase, NDArrayOperatorsMixin):
+class Array(ArrayBase, Movable, NDArrayOperatorsMixin):
     """Elements of one dtype on a `ByteStorage`, seen through a shape and strides.
 
     Indexing, `reshape`, `permute` and `transpose` give views wherever NumPy would; masks and integer arrays copy.
@@ -79,6 +80,10 @@ class Array(ArrayBase, NDArrayOperatorsMixin):
         # Through a memoryview, because NumPy itself would hide why an export was refused.
         return np.asarray(memoryview(self if self._type.dtype is self._type.wire else Wire(self)))
 
+    def _operand(self) -> Any:
+        """Return what verbs take: an ndarray, zero-copy; on a GPU the Array itself."""
+        return self._wire()
+
     @property
     def dtype(self) -> np.dtype[Any]:
         """The dtype of the elements."""
@@ -87,7 +92,7 @@ class Array(ArrayBase, NDArrayOperatorsMixin):
 
     @property
     def device(self) -> str:
-        """Where the bytes are: "cpu"."""
+        """Where the bytes are: "cpu" or "cuda:N"."""
         return "cpu"
 
     @property

@@ -10,7 +10,8 @@ import numpy as np
 
 from quantkit._kernels._core import Memory, StorageBase
 from quantkit.errors import InvalidArgument, InvalidDType, ShapeMismatch, StorageError
-from quantkit.storage.dtypes import BYTE, as_shape, check_device, element_type
+from quantkit.storage.devices import Movable
+from quantkit.storage.dtypes import BYTE, as_shape, device_index, element_type
 
 if TYPE_CHECKING:
     import os
@@ -44,7 +45,7 @@ def contiguous_bytes(source: Any) -> memoryview:
         When `source` has no buffer; when its elements are not contiguous.
     """
     try:
-        view = memoryview(source)
+        view = memoryview(source._on_cpu() if hasattr(source, "_on_cpu") else source)
     except TypeError:
         raise InvalidDType(f"wanted an object with the buffer protocol, got {type(source).__name__}") from None
     if not view.c_contiguous:
@@ -53,7 +54,7 @@ def contiguous_bytes(source: Any) -> memoryview:
     return view.cast("B") if view.nbytes else memoryview(b"")
 
 
-class ByteStorage(StorageBase):
+class ByteStorage(StorageBase, Movable):
     """A run of bytes on the heap, in a foreign buffer, in shared memory or in a mapped file.
 
     The object stays the same while its bytes move (`resize_`, `share_memory_`), and every Array and QTensor on it
@@ -94,20 +95,23 @@ class ByteStorage(StorageBase):
 
     @classmethod
     def empty(cls, nbytes: SupportsIndex, *, device: Any = "cpu") -> Self:
-        """Return `nbytes` bytes of unspecified content on the heap, 64-byte aligned.
+        """Return `nbytes` bytes of unspecified content on the heap, 64-byte aligned, or on a GPU ("cuda:0").
 
         Raises
         ------
-        InvalidArgument, OutOfMemory
-            For a negative size; for one that cannot be had.
+        InvalidArgument, OutOfMemory, CudaUnavailable
+            For a negative size; for one that cannot be had; where there is no such GPU.
         """
-        check_device(device)
         (size,) = as_shape((nbytes,))
+        if (index := device_index(device)) is not None:
+            from quantkit.storage.cuda import empty
+
+            return empty(index, size)  # type: ignore[return-value]
         return cls._of(Memory.heap(size))
 
     @classmethod
     def full(cls, nbytes: SupportsIndex, value: SupportsIndex, *, device: Any = "cpu") -> Self:
-        """Return `nbytes` bytes of `value` (0 to 255) on the heap."""
+        """Return `nbytes` bytes of `value` (0 to 255) on the heap, or on a GPU."""
         byte = as_byte(value)
         return cls.empty(nbytes, device=device).fill_(byte)
 
@@ -116,6 +120,8 @@ class ByteStorage(StorageBase):
         cls, buffer: Any, dtype: Any = np.uint8, device: Any = "cpu", *, offset: int = 0, count: int = -1
     ) -> Self:
         """Return a storage over the bytes of `buffer`, without a copy; a read-only source stays read-only.
+
+        On a GPU it is a copy.
 
         Parameters
         ----------
@@ -131,7 +137,6 @@ class ByteStorage(StorageBase):
         InvalidDType, InvalidArgument, StorageError
             When `buffer` has no buffer protocol; when offset or count reach outside; when it is not contiguous.
         """
-        check_device(device)
         if element_type(dtype).itemsize != 1:
             raise InvalidDType(f"ByteStorage.from_buffer wants a dtype of one byte, got {dtype!r}")
         view = contiguous_bytes(buffer)
@@ -139,7 +144,7 @@ class ByteStorage(StorageBase):
             count = view.nbytes - offset
         if not 0 <= offset <= view.nbytes or not 0 <= count <= view.nbytes - offset:
             raise InvalidArgument(f"offset {offset} and count {count} reach outside a buffer of {view.nbytes} bytes")
-        return cls._of(Memory.borrow(view[offset : offset + count])[0])
+        return cls._of(Memory.borrow(view[offset : offset + count])[0]).to(device)
 
     @classmethod
     def from_file(
@@ -197,7 +202,7 @@ class ByteStorage(StorageBase):
 
     @property
     def device(self) -> str:
-        """Where the bytes are: "cpu"."""
+        """Where the bytes are: "cpu" or "cuda:N"."""
         return "cpu"
 
     def nbytes(self) -> int:

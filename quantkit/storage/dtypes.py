@@ -89,10 +89,25 @@ def as_shape(shape: Any) -> tuple[int, ...]:
     return sizes
 
 
-def check_device(device: Any) -> None:
-    """Raise `InvalidArgument` unless `device` is the CPU."""
-    if str(device) not in {"cpu", "None"}:
-        raise InvalidArgument(f"device {str(device)!r} cannot hold bytes here; the devices are: cpu")
+def device_index(device: Any) -> int | None:
+    """Return the number of the GPU that `device` names ("cuda" is the current one), or None for the CPU.
+
+    Raises
+    ------
+    InvalidArgument
+        For any other device.
+    """
+    name = str(device)
+    if name in {"cpu", "None"}:
+        return None
+    kind, colon, number = name.partition(":")
+    if kind == "cuda" and (number.isdecimal() or not colon):
+        if colon:
+            return int(number)
+        from quantkit.cuda.queue import current_device
+
+        return current_device()
+    raise InvalidArgument(f"device {name!r} cannot hold bytes here; the devices are: cpu, cuda, cuda:0, cuda:1, ...")
 
 
 def as_wire(value: Any, etype: ElementType) -> Any:
@@ -109,7 +124,7 @@ def as_wire(value: Any, etype: ElementType) -> Any:
         if not low <= value <= high:
             raise InvalidArgument(f"{etype.name} holds {low} to {high}, got {value}")
         return value
-    array: NDArray[Any] = np.asarray(value)
+    array: NDArray[Any] = np.asarray(value._on_cpu() if hasattr(value, "_on_cpu") else value)
     kind = "f" if array.dtype.name == "bfloat16" else array.dtype.kind
     accepted = {"u": "iub", "i": "iub", "b": "b"}.get(etype.dtype.kind, "iufb")
     if kind not in accepted and array.size:

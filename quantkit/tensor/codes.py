@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from quantkit._kernels._core import CodesBase
+from quantkit.storage.devices import Movable
 
 if TYPE_CHECKING:
     from typing import Self
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
     from quantkit.storage import Array
 
 
-class Codes(CodesBase):
+class Codes(CodesBase, Movable):
     """Shape, place and exports of the codes of a `QTensor`; its `storage()` has the rest."""
 
     __slots__ = ()
@@ -45,7 +46,7 @@ class Codes(CodesBase):
 
     @property
     def device(self) -> str:
-        """Where the codes are: "cpu"."""
+        """Where the codes are: "cpu" or "cuda:N"."""
         return self._codes.device
 
     def stride(self) -> tuple[int, ...]:
@@ -66,8 +67,14 @@ class Codes(CodesBase):
     def __dlpack_device__(self) -> tuple[int, int]:
         return self._codes.__dlpack_device__()
 
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        # On the CPU there is none: an AttributeError.
+        found: dict[str, Any] = getattr(self._codes, "__cuda_array_interface__")  # noqa: B009
+        return found
+
     def __bytes__(self) -> bytes:
-        return self._codes._wire().tobytes()
+        return self._codes.cpu()._wire().tobytes()
 
     def __len__(self) -> int:
         return len(self._codes)

@@ -17,7 +17,7 @@ from quantkit.qparams import QDType, QParams, as_qdtype, choose_qparams, quint8
 from quantkit.ranges import BINS, Histogram, RangeMethod, can_divide, choose_range
 from quantkit.storage import Array, ByteStorage, QUInt8Storage
 from quantkit.storage.bytestorage import contiguous_bytes
-from quantkit.storage.dtypes import as_shape, check_device, element_type
+from quantkit.storage.dtypes import as_shape, device_index, element_type
 from quantkit.tensor.qtensor import DEFAULT, QTensor, real
 
 
@@ -29,6 +29,16 @@ def _kind(dtype: Any) -> QDType | None:
 
 def _container(kind: QDType | None) -> type[Array]:
     return QUInt8Storage if kind is quint8 else Array
+
+
+def _new(kind: QDType | None, shape: tuple[int, ...], etype: Any, device: Any) -> Array:
+    """Return an Array of unspecified content on a device."""
+    if (index := device_index(device)) is None:
+        return _container(kind)._empty(shape, etype)
+    from quantkit.storage.cuda import empty_array
+
+    made: Array = empty_array(index, _container(kind), shape, etype)
+    return made
 
 
 def _finish(array: Array, kind: QDType | None, scale: Any = None, zero_point: Any = None, axis: Any = None) -> Any:
@@ -48,6 +58,7 @@ def empty(*size: Any, dtype: Any = quint8, device: Any = "cpu") -> Any:
         Sizes of the dimensions, or one tuple of them.
     dtype : QDType or dtype-like, default quint8
     device : str, default "cpu"
+        Or "cuda:0", a GPU.
 
     Returns
     -------
@@ -60,8 +71,7 @@ def empty(*size: Any, dtype: Any = quint8, device: Any = "cpu") -> Any:
         For a negative size or another device; for a dtype that an Array cannot hold; for a size that cannot be had.
     """
     kind = _kind(dtype)
-    check_device(device)
-    return _finish(_container(kind)._empty(as_shape(size), element_type(kind or dtype)), kind)
+    return _finish(_new(kind, as_shape(size), element_type(kind or dtype), device), kind)
 
 
 def full(size: Any, fill_value: Any, *, dtype: Any = quint8, device: Any = "cpu") -> Any:
@@ -136,7 +146,6 @@ def from_buffer(
     """
     kind = _kind(dtype)
     etype = element_type(kind or dtype)
-    check_device(device)
     nbytes = contiguous_bytes(buffer).nbytes
     if not 0 <= offset <= nbytes:
         raise InvalidArgument(f"offset {offset} reaches outside a buffer of {nbytes} bytes")
@@ -144,7 +153,7 @@ def from_buffer(
     (count,) = as_shape(count)
     if count * etype.itemsize > nbytes - offset:
         raise InvalidArgument(f"{count} elements of {etype.name} at offset {offset} do not fit {nbytes} bytes")
-    storage = ByteStorage.from_buffer(buffer, offset=offset, count=count * etype.itemsize)
+    storage = ByteStorage.from_buffer(buffer, device=device, offset=offset, count=count * etype.itemsize)
     return _finish(_container(kind)._make(storage, etype, (count,)), kind, scale, zero_point)
 
 
@@ -161,8 +170,30 @@ def from_numpy(array: Any, *, scale: Any = None, zero_point: Any = None, axis: i
     return _finish(made, kind, scale, zero_point, axis)
 
 
+def _from_gpu(source: Any, scale: Any = None, zero_point: Any = None, axis: int | None = None) -> Any:
+    """Share an array of torch, CuPy or anybody on a GPU; dtypes as `from_numpy`."""
+    from quantkit.storage.cuda_layout import from_other
+
+    array = from_other(source)
+    kind = {"uint8": quint8, "int8": as_qdtype("qint8")}.get(array._type.name)
+    if kind is quint8:
+        array = QUInt8Storage._make(array.storage(), array._type, array.shape, array._offset, array.strides)
+    return _finish(array, kind, scale, zero_point, axis)
+
+
+def _is_on_gpu(source: Any) -> bool:
+    if hasattr(source, "__dlpack_device__"):
+        return source.__dlpack_device__()[0] in (2, 13)
+    return hasattr(source, "__cuda_array_interface__")
+
+
 def from_dlpack(source: Any, *, scale: Any = None, zero_point: Any = None, axis: int | None = None) -> Any:
-    """Return a tensor that shares the memory of any array with ``__dlpack__`` on the CPU; dtypes as `from_numpy`."""
+    """Return a tensor that shares the memory of any array with ``__dlpack__``, on the CPU or a GPU.
+
+    dtypes as `from_numpy`.
+    """
+    if _is_on_gpu(source):
+        return _from_gpu(source, scale, zero_point, axis)
     try:
         array = np.from_dlpack(source)
     except (AttributeError, BufferError, RuntimeError, TypeError) as error:
@@ -173,9 +204,11 @@ def from_dlpack(source: Any, *, scale: Any = None, zero_point: Any = None, axis:
 def _from_torch(tensor: Any) -> Any:
     """Share a torch tensor on the CPU; a quantized one keeps its parameters."""
     torch = sys.modules["torch"]
-    if tensor.device.type != "cpu":
-        raise InvalidArgument(f"as_tensor shares memory on the CPU, got a torch tensor on {tensor.device}")
+    if tensor.device.type not in {"cpu", "cuda"}:
+        raise InvalidArgument(f"as_tensor shares memory on the CPU and CUDA, got a torch tensor on {tensor.device}")
     tensor = tensor.detach()
+    if tensor.device.type == "cuda" and not tensor.is_quantized:
+        return _from_gpu(tensor)
     if not tensor.is_quantized:
         if tensor.dtype is torch.bfloat16:
             return from_numpy(tensor.view(torch.int16).numpy().view(element_type("bfloat16").dtype))
@@ -196,7 +229,7 @@ def _from_torch(tensor: Any) -> Any:
 def as_tensor(
     data: Any,
     dtype: Any = None,
-    device: Any = "cpu",
+    device: Any = None,
     *,
     scale: Any = None,
     zero_point: Any = None,
@@ -211,6 +244,8 @@ def as_tensor(
         parameters.
     dtype : QDType or dtype-like, optional
         By default that of `data`. Integers become codes of quint8 or qint8 when they fit; floats need `quantize`.
+    device : str, optional
+        "cpu" or "cuda:0"; by default where `data` is.
     scale, zero_point, axis : optional
         Parameters of the codes, instead of those that `data` has, or of scale 1 and zero point 0.
 
@@ -228,8 +263,9 @@ def as_tensor(
     >>> t
     QTensor([ 2.,  5., 10.], dtype=quint8, scale=0.5, zero_point=0)
     """
-    check_device(device)
     made = _shared(data)
+    if device is not None:
+        made = made.to(device)
     kind = None if dtype is None else _kind(dtype)
     qparams, array = (made.qparams, made.storage()) if isinstance(made, QTensor) else (None, made)
     etype = array._type if dtype is None else element_type(kind or dtype)
@@ -238,7 +274,7 @@ def as_tensor(
     if etype is not array._type:
         if kind and array._type.wire.kind not in "iub":
             raise InvalidDType(f"as_tensor takes codes for {kind.name}, got {array.dtype}; use quantkit.quantize")
-        array, qparams = _container(kind)._empty(array.shape, etype).copy_(array), None
+        array, qparams = _new(kind, array.shape, etype, array.device).copy_(array), None
     if kind is quint8 and not isinstance(array, QUInt8Storage):
         array = QUInt8Storage._make(array.storage(), etype, array.shape, array._offset, array.strides)
     if kind and qparams is not None and scale is None and zero_point is None:
@@ -260,7 +296,7 @@ def _shared(data: Any) -> Any:
         return _from_torch(data)
     if isinstance(data, np.ndarray):
         return from_numpy(data)
-    if hasattr(data, "__dlpack__"):
+    if hasattr(data, "__dlpack__") or hasattr(data, "__cuda_array_interface__"):
         return from_dlpack(data)
     array = np.asarray(data)
     return from_numpy(array.astype(array.dtype.newbyteorder("=")) if not array.dtype.isnative else array)
@@ -341,10 +377,10 @@ def quantize(
         raise InvalidArgument("quantize: zero_point was given without scale")
     else:
         qparams = choose_qparams(*_range(values, axis, RangeMethod(method)), kind, symmetric=symmetric, axis=axis)
-    codes = _container(kind)._empty(values.shape, element_type(kind))
+    codes = _new(kind, values.shape, element_type(kind), values.device if isinstance(values, Array) else None)
     made = QTensor(codes, qparams)
     if math.prod(values.shape):
-        ops.quantize_linear(values, qparams.scale, qparams.zero_point, axis=axis, out=codes._wire())
+        ops.quantize_linear(values, qparams.scale, qparams.zero_point, axis=axis, out=codes._operand())
     return made
 
 
@@ -354,6 +390,13 @@ def _values(x: Any) -> Any:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(x, torch.Tensor):
         return _values(as_tensor(x))
+    if _is_on_gpu(x):
+        found = x if isinstance(x, Array) else as_tensor(x)
+        return (
+            found
+            if isinstance(found, Array) and found.dtype.kind != "i"
+            else found.cpu().astype(np.float32).to(x.device)
+        )
     array = np.asarray(x)
     if array.dtype.kind == "f" and array.dtype.itemsize <= 8:
         return array

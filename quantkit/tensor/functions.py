@@ -8,7 +8,7 @@ import numpy as np
 
 from quantkit import ops
 from quantkit.errors import InvalidDType
-from quantkit.ops.matmul import longest_depth
+from quantkit.ops._depth import longest_depth
 from quantkit.qparams import qint8
 from quantkit.storage import Array
 from quantkit.storage.dtypes import element_type
@@ -127,6 +127,7 @@ def _replace(value: Any, left: Any) -> Any:
 
 def represent(tensor: QTensor) -> str:
     """Return the repr: values as NumPy prints them, of a large tensor only those that are printed."""
+    where, tensor = tensor.device, tensor.cpu()
     options = np.get_printoptions()
     edge, threshold = options["edgeitems"], options["threshold"]
     if tensor.size > threshold:
@@ -144,4 +145,5 @@ def represent(tensor: QTensor) -> str:
     else:
         scale, zeros = (np.array2string(v, separator=", ", threshold=8) for v in (tensor.scale, tensor.zero_point))
         params = f"scale={scale}, zero_point={zeros}, axis={tensor.axis}"
-    return f"QTensor({text}, dtype={tensor.dtype.name}, {params})"
+    device = "" if where == "cpu" else f", device={where!r}"
+    return f"QTensor({text}, dtype={tensor.dtype.name}, {params}{device})"

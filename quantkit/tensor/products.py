@@ -10,7 +10,8 @@ from quantkit import ops
 from quantkit.errors import InvalidArgument, InvalidDType, InvalidQParams, ShapeMismatch
 from quantkit.ops.conv_geometry import as_group
 from quantkit.qparams import QDType, QParams, as_qdtype, check_zero_point
-from quantkit.tensor.factories import from_numpy, quantize
+from quantkit.storage import Array
+from quantkit.tensor.factories import as_tensor, quantize
 from quantkit.tensor.qtensor import QTensor
 
 if TYPE_CHECKING:
@@ -226,11 +227,12 @@ def _convolved(
     if qparams is None:
         sums = sums_of(x, weights, t.zero_point, w_zero, **attributes)
         each = (-1, 1, 1)
-        exact = sums.astype(np.float64) + (0 if whole is None else whole.reshape(each))
-        return quantize((exact * steps.reshape(each)).astype(np.float32), dtype=kind)
+        exact = np.asarray(sums.cpu() if isinstance(sums, Array) else sums, np.float64)
+        exact = exact + (0 if whole is None else whole.reshape(each))
+        return quantize((exact * steps.reshape(each)).astype(np.float32), dtype=kind).to(t.device)
     out = kind.codes.type(qparams.zero_point)
     codes = codes_of(x, t.scale, t.zero_point, weights, w_scale, w_zero, qparams.scale, out, whole, **attributes)
-    made: QTensor = from_numpy(codes, scale=qparams.scale, zero_point=qparams.zero_point)
+    made: QTensor = as_tensor(codes, kind, scale=qparams.scale, zero_point=qparams.zero_point)
     return made
 
 
@@ -298,5 +300,5 @@ def matmul(
         return quantize(real, dtype=kind)
     out = kind.codes.type(qparams.zero_point)
     codes = ops.qlinear_matmul(x, t.scale, t.zero_point, weights, w.scale, w.zero_point, qparams.scale, out, bias=whole)
-    made: QTensor = from_numpy(codes, scale=qparams.scale, zero_point=qparams.zero_point)
+    made: QTensor = as_tensor(codes, kind, scale=qparams.scale, zero_point=qparams.zero_point)
     return made

@@ -130,13 +130,16 @@ class QTensor(Codes, NDArrayOperatorsMixin):
         return self._codes
 
     def int_repr(self) -> NDArray[Any]:
-        """Return the codes as an ndarray, zero-copy; while it lives, the bytes cannot move."""
-        return self._codes._wire()
+        """Return the codes as an ndarray, zero-copy; while it lives, the bytes cannot move. On a GPU: their Array."""
+        codes: NDArray[Any] = self._codes._operand()
+        return codes
 
     def dequantize(self, *, out: NDArray[Any] | None = None) -> NDArray[Any]:
         """Return the real values ``(code - zero_point) * scale`` as float32, or in `out`."""
         q = self._qparams
-        result: NDArray[Any] = ops.dequantize_linear(self._codes._wire(), q.scale, q.zero_point, axis=q.axis, out=out)
+        result: NDArray[Any] = ops.dequantize_linear(
+            self._codes._operand(), q.scale, q.zero_point, axis=q.axis, out=out
+        )
         return result
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
@@ -159,7 +162,7 @@ class QTensor(Codes, NDArrayOperatorsMixin):
         """Return the real value of the only element."""
         if self.size != 1:
             raise ShapeMismatch(f"item() wants one element, got shape {self.shape}")
-        return float(self.dequantize().reshape(()))
+        return float(self.cpu().dequantize().reshape(()))
 
     def tolist(self) -> Any:
         """Return the real values as nested lists."""
@@ -211,8 +214,13 @@ class QTensor(Codes, NDArrayOperatorsMixin):
 
     copy_ = fill_
 
+    def to(self, device: Any) -> Self:
+        """Return the same on a device ("cpu", "cuda:0"): self where it is there, else a copy (`ByteStorage.to`)."""
+        codes = self._codes.to(device)
+        return self if codes is self._codes else self._make(codes, self._qparams)
+
     def clone(self) -> Self:
-        """Return a contiguous copy on the heap."""
+        """Return a contiguous copy on the heap, or on the same GPU."""
         return self._make(self._codes.clone(), self._qparams)
 
     __copy__ = clone
@@ -282,7 +290,7 @@ class QTensor(Codes, NDArrayOperatorsMixin):
             isinstance(other, QTensor)
             and self.dtype is other.dtype
             and self._qparams == other._qparams
-            and np.array_equal(self._codes._wire(), other._codes._wire())
+            and np.array_equal(self.cpu()._codes._wire(), other.cpu()._codes._wire())
         )
 
     def sum(self, axis: Any = None, *, keepdims: bool = False) -> Any:
@@ -304,7 +312,7 @@ class QTensor(Codes, NDArrayOperatorsMixin):
     def _extreme(self, which: str, axis: Any, keepdims: bool) -> Any:
         q = self._qparams
         if q.axis is None:  # codes order as their values do
-            found = getattr(self._codes._wire(), which)(axis, keepdims=keepdims)
+            found = getattr(self.cpu()._codes._wire(), which)(axis, keepdims=keepdims)
             return ops.dequantize_linear(np.asarray(found), q.scale, q.zero_point)[()]
         return getattr(self.dequantize(), which)(axis, keepdims=keepdims)
 

@@ -66,7 +66,7 @@ def test_slices_are_views_that_follow_the_bytes():
         (lambda: ByteStorage([1, 256]), InvalidArgument, "256"),
         (lambda: ByteStorage(["a"]), InvalidDType, "byte"),
         (lambda: ByteStorage(1.5), InvalidDType, "float"),
-        (lambda: ByteStorage.empty(1, device="cuda:0"), InvalidArgument, "cuda:0"),
+        (lambda: ByteStorage.empty(1, device="mps:0"), InvalidArgument, "mps:0"),
         (lambda: ByteStorage(4).resize_(-1), InvalidArgument, ">= 0"),
         (lambda: ByteStorage(4).resize_(2**63), OutOfMemory, "9223372036854775808"),
     ],
@@ -207,7 +207,7 @@ def test_read_only_sources_stay_read_only():
         (([1, 2],), InvalidDType),
         ((np.zeros((4, 4), np.uint8)[:, 1],), StorageError),
         ((b"abc", np.float32), InvalidDType),
-        ((b"abc", np.uint8, "cuda"), InvalidArgument),
+        ((b"abc", np.uint8, "mps"), InvalidArgument),
     ],
 )
 def test_from_buffer_refuses(arguments, error):

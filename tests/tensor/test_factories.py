@@ -30,7 +30,7 @@ def test_empty():
         ({"size": 1, "dtype": "complex64"}, InvalidDType, "complex64"),
         ({"size": 1, "dtype": "nonsense"}, InvalidDType, "nonsense"),
         ({"size": 1, "dtype": []}, InvalidDType, "quint8"),
-        ({"size": 1, "device": "cuda"}, InvalidArgument, "cuda"),
+        ({"size": 1, "device": "mps"}, InvalidArgument, "mps"),
         ({"size": 1, "device": "tpu:3"}, InvalidArgument, "tpu:3"),
     ],
 )
@@ -158,8 +158,8 @@ def test_as_tensor_converts_what_fits():
             qk.as_tensor(bad, qk.quint8)
     with pytest.raises(InvalidDType, match="scale"):
         qk.as_tensor([1.5], scale=2.0)
-    with pytest.raises(InvalidArgument, match="cuda"):
-        qk.as_tensor([1], device="cuda")
+    with pytest.raises(InvalidArgument, match="mps"):
+        qk.as_tensor([1], device="mps")
 
 
 def test_from_dlpack():
