@@ -182,16 +182,12 @@ def _from_gpu(source: Any, scale: Any = None, zero_point: Any = None, axis: int 
 
 
 def _is_on_gpu(source: Any) -> bool:
-    if hasattr(source, "__dlpack_device__"):
-        return source.__dlpack_device__()[0] in (2, 13)
-    return hasattr(source, "__cuda_array_interface__")
+    ask = getattr(source, "__dlpack_device__", None)
+    return ask()[0] in (2, 13) if ask else hasattr(source, "__cuda_array_interface__")
 
 
 def from_dlpack(source: Any, *, scale: Any = None, zero_point: Any = None, axis: int | None = None) -> Any:
-    """Return a tensor that shares the memory of any array with ``__dlpack__``, on the CPU or a GPU.
-
-    dtypes as `from_numpy`.
-    """
+    """Return a tensor that shares memory with any array with ``__dlpack__``, on CPU or GPU; dtypes as `from_numpy`."""
     if _is_on_gpu(source):
         return _from_gpu(source, scale, zero_point, axis)
     try:
