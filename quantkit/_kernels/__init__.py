@@ -6,6 +6,7 @@ try:
     from quantkit._kernels._core import (
         ConvPlan,
         KeptCall,
+        KeptPlans,
         MatmulPlan,
         PackedMatmul,
         PackedTaps,
@@ -37,6 +38,7 @@ set_num_threads(_threads.from_environment())
 __all__ = [
     "ConvPlan",
     "KeptCall",
+    "KeptPlans",
     "MatmulPlan",
     "PackedMatmul",
     "PackedTaps",

@@ -68,6 +68,7 @@ cdef extern from "qk_matmul.h" nogil:
         int64_t n
         int8_t *data
         int32_t *colsum
+        int half_range
     int64_t qk_padded_columns(int64_t n)
     int64_t qk_packed_bytes(int64_t k, int64_t n)
     void qk_pack_matmul(qk_packed_matmul *packed, const char *b, int64_t row_stride, int64_t column_stride, int flip)

@@ -36,12 +36,14 @@ cdef class PackedMatmul:
         Whether its codes were int8.
     nbytes : int
         Bytes held.
-    plans : dict
-        Plans that verbs keep for the next call with the same parameters.
+    plans : KeptPlans
+        Those of verbs that were called with it.
+    half_range : bool
+        Whether all codes lie in [-64, 63] of int8 (uint8: [64, 191]), which AVX2 multiplies faster.
     """
 
     cdef PackedBytes held
-    cdef readonly dict plans
+    cdef readonly KeptPlans plans
     cdef readonly bint is_signed
     cdef readonly size_t nbytes
 
@@ -51,7 +53,7 @@ cdef class PackedMatmul:
         cdef qk_packed_matmul *p
         cdef int dtype
         cdef size_t data_bytes, all_bytes
-        self.plans = {}
+        self.plans = KeptPlans()
         self.held = PackedBytes()
         if b is None:
             return
@@ -96,6 +98,10 @@ cdef class PackedMatmul:
     @property
     def shape(self):
         return self.held.p.k, self.held.p.n
+
+    @property
+    def half_range(self):
+        return self.held.p.half_range != 0
 
     def __repr__(self):
         return f"PackedMatmul(shape={self.shape}, dtype={'int8' if self.is_signed else 'uint8'})"
@@ -208,7 +214,7 @@ cdef class MatmulPlan(Epilogue):
             made[i] = <uint32_t>self.a_zero - (made[i] + <uint32_t>(128 if self.a_is_signed else 0))
         return held
 
-    def run_plain(self, a, out):
+    cpdef bint run_plain(self, a, out) except -1:
         """The common call, with as little around the kernel as there can be: `run` without anything optional.
 
         Returns False, with nothing written, for anything out of the ordinary, wrong arguments included.
@@ -312,3 +318,43 @@ cdef class MatmulPlan(Epilogue):
                 PyBuffer_Release(&bb)
             if held >= 3:
                 PyBuffer_Release(&cb)
+
+
+cdef class KeptPlans:
+    """Plans of the last calls, found by their parameters: to check and arrange these takes longer than a small product.
+
+    Parameters are tuples of numbers and dtypes, of which a kept plan has the values and the types.
+    """
+
+    cdef tuple kept  # of (parameters, plan); replaced, never changed, since calls on other threads may walk it
+
+    def __cinit__(self):
+        self.kept = ()
+
+    def add(self, tuple parameters not None, MatmulPlan plan not None):
+        """Keep a plan; the eight of before go where there is no room."""
+        self.kept = (*(self.kept if len(self.kept) < 8 else ()), (parameters, plan))
+
+    def find(self, tuple parameters not None):
+        """A plan, or None."""
+        for given, plan in self.kept:
+            if same_numbers(<tuple>given, parameters):
+                return plan
+        return None
+
+    def run(self, tuple parameters not None, a, out):
+        """`MatmulPlan.run_plain` of a plan with these parameters that fits `a` and `out`; False where there is none."""
+        for given, plan in self.kept:
+            if same_numbers(<tuple>given, parameters) and (<MatmulPlan>plan).run_plain(a, out):
+                return True
+        return False
+
+
+cdef bint same_numbers(tuple a, tuple b) except -1:
+    cdef Py_ssize_t i
+    if len(a) != len(b):
+        return False
+    for i in range(len(a)):
+        if a[i] is not b[i] and (type(a[i]) is not type(b[i]) or a[i] != b[i]):
+            return False
+    return True

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quantkit import _kernels
-from quantkit._kernels import MatmulPlan, PackedMatmul
+from quantkit._kernels import KeptPlans, MatmulPlan, PackedMatmul
 from quantkit.errors import InvalidDType, ShapeMismatch
 from quantkit.ops._depth import check_depth
 from quantkit.ops._devices import cuda_products, on_gpu
@@ -21,11 +21,10 @@ from quantkit.storage import Array
 from quantkit.streams.queue import current, queued, recording
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
 _CODES = (np.dtype(np.uint8), np.dtype(np.int8))
+_INT32 = np.dtype(np.int32)
 
 
 def pack_matmul(b: Any) -> Any:
@@ -65,50 +64,44 @@ def _operands(verb: str, a: Any, b: Any) -> tuple[NDArray[Any], Any]:
 
 # Types of parameters under which a plan is kept: numbers, which compare by value.
 _NUMBERS = frozenset({int, float, np.float32, np.uint8, np.int8})
-_MOST_PLANS = 8
-_BATCH_PLANS: dict[Any, MatmulPlan] = {}
+_BATCH_PLANS = KeptPlans()
 
 
-def _kept(a: Any, b: Any, parameters: tuple[Any, ...], dtype: Any, out: Any) -> tuple[Any, Any]:
-    """Return ``(result, None)`` of a plan that an earlier call kept, or ``(None, key)`` to keep one under.
+def _run_kept(a: Any, b: Any, parameters: tuple[Any, ...], dtype: Any, out: Any) -> Any:
+    """Return the product by a plan that a call with the same parameters kept, or None.
 
     Plans over a packed operand are kept with it; those that pack on the way (batches) serve any operand of a shape.
     """
-    if not (type(a) is np.ndarray and _NUMBERS.issuperset(map(type, parameters))):
-        return None, None
-    key = (a.dtype, *parameters, *map(type, parameters), dtype)
+    if type(a) is not np.ndarray:
+        return None
     if type(b) is PackedMatmul:
-        plan = b.plans.get(key)
-        if plan is not None and a.ndim == 2:
-            y = np.empty((a.shape[0], b.shape[1]), dtype) if out is None else out
-            if plan.run_plain(a, y):
-                return y, None
-        return None, key
-    if type(b) is not np.ndarray or b.ndim < 3:
-        return None, None
-    key = (b.shape[-2:], b.dtype, *key)
-    plan = _BATCH_PLANS.get(key)
-    if plan is None or a.ndim != b.ndim or a.shape[:-2] != b.shape[:-2] or a.shape[-1] != b.shape[-2]:
-        return None, key
+        if a.ndim != 2:
+            return None
+        y = np.empty((a.shape[0], b.shape[1]), dtype) if out is None else out
+        return y if b.plans.run(parameters, a, y) else None
+    if type(b) is not np.ndarray or b.ndim < 3 or a.ndim != b.ndim or a.shape[:-2] != b.shape[:-2]:
+        return None
+    plan = _BATCH_PLANS.find(_batch_key(a, b, parameters, dtype))
+    if plan is None:
+        return None
     shape = (*a.shape[:-1], b.shape[-1])
     if out is None:
-        y = np.empty(shape, dtype)
-    elif type(out) is np.ndarray and out.shape == shape and out.dtype == dtype and out.flags.c_contiguous:
-        y = out
-        if np.may_share_memory(y, a) or np.may_share_memory(y, b):
-            return None, key
-    else:
-        return None, key
-    plan.run_batch(a, b, y)
-    return y, None
+        out = np.empty(shape, dtype)
+    elif not _is_place_for(out, shape, dtype, a, b):
+        return None
+    plan.run_batch(a, b, out)
+    return out
 
 
-def _keep(plans: dict[Any, MatmulPlan], key: Any, plan: MatmulPlan) -> MatmulPlan:
-    if key is not None:
-        if len(plans) >= _MOST_PLANS:
-            plans.clear()
-        plans[key] = plan
-    return plan
+def _is_place_for(out: Any, shape: tuple[int, ...], dtype: Any, a: Any, b: Any) -> bool:
+    """Whether a kernel can write to `out` as it is."""
+    if type(out) is not np.ndarray or out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
+        return False
+    return not (np.may_share_memory(out, a) or np.may_share_memory(out, b))
+
+
+def _batch_key(a: NDArray[Any], b: NDArray[Any], parameters: tuple[Any, ...], dtype: Any) -> tuple[Any, ...]:
+    return (a.shape[-1], *b.shape[-2:], a.dtype, b.dtype, dtype, *parameters)
 
 
 def _product(
@@ -117,11 +110,14 @@ def _product(
     b: Any,
     dtype: np.dtype[Any],
     out: Any,
-    plan: Callable[[PackedMatmul], MatmulPlan],
+    plan: tuple[Any, ...],
     a_zero: Any,
-    key: Any,
+    parameters: tuple[Any, ...],
 ) -> NDArray[Any]:
-    """Multiply as NumPy's matmul does, batches and 1-d operands included; keep the plan with `b` under `key`."""
+    """Multiply as NumPy's matmul does, batches and 1-d operands included; keep the plan under `parameters`, if any.
+
+    `plan`: the arguments of `MatmulPlan` after the packed operand. `a_zero`: zero points of the rows, or None.
+    """
     packed = isinstance(b, PackedMatmul)
     left = a[None, :] if a.ndim == 1 else a
     right = b if packed else (b[:, None] if b.ndim == 1 else b)
@@ -146,11 +142,14 @@ def _product(
     if out is None or not out.flags.c_contiguous or shared:
         result = np.empty(shape, dtype)
     y = result.reshape((*batch, m, n))
+    keeps = bool(parameters) and _NUMBERS.issuperset(map(type, parameters))
     if not packed and recording():  # there may be nothing to pack yet: it is done on the way
         left, right = np.broadcast_to(left, (*batch, m, k))[None], np.broadcast_to(right, (*batch, k, n))[None]
-        plan(PackedMatmul.to_come(k, n, right.dtype == np.int8)).run_batch(left, right, y[None], a_zero)
+        MatmulPlan(PackedMatmul.to_come(k, n, right.dtype == np.int8), *plan).run_batch(left, right, y[None], a_zero)
     elif packed or right.ndim == 2:
-        made = _keep(right.plans, key, plan(right)) if packed else plan(PackedMatmul(right))
+        made = MatmulPlan(right if packed else PackedMatmul(right), *plan)
+        if packed and keeps:
+            right.plans.add(parameters, made)
         if math.prod(left.shape[:-2]) != math.prod(batch) or not left.flags.c_contiguous:
             left = np.broadcast_to(left, (*batch, m, k))
         if left.flags.c_contiguous:  # one tall product
@@ -162,7 +161,11 @@ def _product(
                 made.run(left[index], y[index], a_zero)
     else:
         left, right = np.broadcast_to(left, (*batch, m, k)), np.broadcast_to(right, (*batch, k, n))
-        made = _keep(_BATCH_PLANS, key, plan(PackedMatmul.to_come(k, n, right.dtype == np.int8)))
+        key = _batch_key(left, right, parameters, dtype)
+        found = _BATCH_PLANS.find(key) if keeps else None
+        made = MatmulPlan(PackedMatmul.to_come(k, n, right.dtype == np.int8), *plan) if found is None else found
+        if keeps and found is None:
+            _BATCH_PLANS.add(key, made)
         made.run_batch(left, right, y, a_zero)
     if out is not None and result is not out:
         _kernels.copy(result, out)
@@ -195,14 +198,15 @@ def matmul_integer(a: Any, b: Any, a_zero_point: Any = 0, b_zero_point: Any = 0,
     InvalidDType, ShapeMismatch, InvalidQParams
         Naming what was wanted and what came.
     """
+    parameters = (a_zero_point, b_zero_point)
+    # First what takes no longer than a small product.
+    if (stream := current()) is None and (done := _run_kept(a, b, parameters, _INT32, out)) is not None:
+        return done
     if on_gpu(a, b, out):
         return cuda_products.matmul_integer(a, b, a_zero_point, b_zero_point, out)
-    if (stream := current()) is not None:
-        return queued(stream, matmul_integer, (a, b), (a_zero_point, b_zero_point), out)
-    verb, int32 = "matmul_integer", np.dtype(np.int32)
-    done, key = _kept(a, b, (a_zero_point, b_zero_point), int32, out)
-    if done is not None:
-        return done
+    if stream is not None:
+        return queued(stream, matmul_integer, (a, b), parameters, out)
+    verb = "matmul_integer"
     a, b = _operands(verb, a, b)
     b_signed = b.is_signed if isinstance(b, PackedMatmul) else b.dtype == np.int8
     columns = b.shape[-1] if isinstance(b, PackedMatmul) or b.ndim > 1 else 1
@@ -210,11 +214,8 @@ def matmul_integer(a: Any, b: Any, a_zero_point: Any = 0, b_zero_point: Any = 0,
     a_zero = zero_points(verb, "a_zero_point", a_zero_point, a.dtype == np.int8, rows, -2)
     b_zero = zero_points(verb, "b_zero_point", b_zero_point, b_signed, columns, -1)
     per_row = not isinstance(a_zero, int)
-
-    def plan(packed: PackedMatmul) -> MatmulPlan:
-        return MatmulPlan(packed, a.dtype == np.int8, 0 if per_row else a_zero, b_zero, None, "int32", None)
-
-    return _product(verb, a, b, int32, out, plan, a_zero if per_row else None, key)
+    plan = (a.dtype == np.int8, 0 if per_row else a_zero, b_zero, None, "int32", None)
+    return _product(verb, a, b, _INT32, out, plan, a_zero if per_row else None, parameters)
 
 
 def matmul_integer_to_float(
@@ -275,11 +276,8 @@ def matmul_integer_to_float(
         bias = np.ascontiguousarray(bias, np.float32)
         if bias.shape != (columns,):
             raise ShapeMismatch(f"{verb}: wanted {columns} values of bias, got shape {bias.shape}")
-
-    def plan(packed: PackedMatmul) -> MatmulPlan:
-        return MatmulPlan(packed, a.dtype == np.int8, a_zero, b_zero, bias, "float32", scales)
-
-    return _product(verb, a, b, np.dtype(np.float32), out, plan, None, None)
+    plan = (a.dtype == np.int8, a_zero, b_zero, bias, "float32", scales)
+    return _product(verb, a, b, np.dtype(np.float32), out, plan, None, ())
 
 
 def _packed_for(b: Any, bias: Any) -> Any:
@@ -337,9 +335,13 @@ def qlinear_matmul(
         Naming what was wanted and what came.
     """
     parameters = (a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point)
+    if (stream := current()) is None and bias is None:  # first what takes no longer than a small product
+        given = getattr(out, "dtype", None) or getattr(y_zero_point, "dtype", None) or getattr(a, "dtype", None)
+        if (done := _run_kept(a, b, parameters, given, out)) is not None:
+            return done
     if on_gpu(a, b, out):
         return cuda_products.qlinear_matmul(a, b, parameters, bias, out)
-    if (stream := current()) is not None:
+    if stream is not None:
         return queued(stream, _qlinear_matmul, (a, _packed_for(b, bias)), parameters, out, bias=bias)
     return _qlinear_matmul(a, b, *parameters, bias=bias, out=out)
 
@@ -360,8 +362,7 @@ def _qlinear_matmul(
     verb = "qlinear_matmul"
     given = getattr(out, "dtype", None) or getattr(y_zero_point, "dtype", None) or getattr(a, "dtype", None)
     parameters = (a_scale, a_zero_point, b_scale, b_zero_point, y_scale, y_zero_point)
-    done, key = (None, None) if bias is not None else _kept(a, b, parameters, given, out)
-    if done is not None:
+    if bias is None and (done := _run_kept(a, b, parameters, given, out)) is not None:
         return done  # type: ignore[no-any-return]
     a, b = _operands(verb, a, b)
     packed = isinstance(b, PackedMatmul)
@@ -379,9 +380,6 @@ def _qlinear_matmul(
 
     if bias is not None:
         bias = _bias(verb, bias, b, columns)
-
-    def plan(right: PackedMatmul) -> MatmulPlan:
-        signed = a.dtype == np.int8
-        return MatmulPlan(right, signed, a_zero, b_zero, bias, dtype.name, scales, y_zero, qdtype.qmin, qdtype.qmax)
-
-    return _product(verb, a, b, dtype, out, plan, None, key)
+    signed = a.dtype == np.int8
+    plan = (signed, a_zero, b_zero, bias, dtype.name, scales, y_zero, qdtype.qmin, qdtype.qmax)
+    return _product(verb, a, b, dtype, out, plan, None, parameters if bias is None else ())

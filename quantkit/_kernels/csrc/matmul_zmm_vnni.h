@@ -131,21 +131,37 @@ INLINE void finish_codes(const qk_matmul_tile *t, int64_t m, const __m512i *acc,
     }
 }
 
+/* 16 integers or floats to where they are to lie; `whole` says that all of them are columns. */
+INLINE void store_words(char *c, __m512i words, int whole, __mmask16 columns) {
+    if (whole) _mm512_storeu_si512(c, words);
+    else _mm512_mask_storeu_epi32(c, columns, words);
+}
+
+/* R rows of V vectors of words become rows of c. All but acc are literals, or copies that a store cannot change. */
+INLINE void finish_words(const qk_epilogue *e, char *c, int64_t stride, int columns, const __m512i *acc, int R, int V,
+                         int is_real, int whole) {
+    __mmask16 mask[4];
+#pragma GCC unroll 4
+    for (int v = 0; v < V; v++) mask[v] = lanes(columns, v);
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (int v = 0; v < V; v++)
+            store_words(c + r * stride + 64 * v, is_real ? _mm512_castps_si512(real(e, acc[r * V + v], v)) : acc[r * V + v],
+                        whole, mask[v]);
+}
+
 INLINE void finish(const qk_matmul_tile *t, int64_t m, const __m512i *acc, int R, int V) {
     const qk_epilogue *e = &t->e;
-    char *c = (char *)t->c + m * t->c_stride;
+    const int64_t stride = t->c_stride;
+    const int columns = t->columns;
+    char *c = (char *)t->c + m * stride;
     if (e->out == QK_OUT_I32) {
-#pragma GCC unroll 8
-        for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-            for (int v = 0; v < V; v++)
-                _mm512_mask_storeu_epi32(c + r * t->c_stride + 64 * v, lanes(t->columns, v), acc[r * V + v]);
+        if (columns == 16 * V) finish_words(e, c, stride, columns, acc, R, V, 0, 1);
+        else finish_words(e, c, stride, columns, acc, R, V, 0, 0);
     } else if (e->out == QK_OUT_F32) {
-#pragma GCC unroll 8
-        for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-            for (int v = 0; v < V; v++)
-                _mm512_mask_storeu_ps(c + r * t->c_stride + 64 * v, lanes(t->columns, v), real(e, acc[r * V + v], v));
+        if (columns == 16 * V) finish_words(e, c, stride, columns, acc, R, V, 1, 1);
+        else finish_words(e, c, stride, columns, acc, R, V, 1, 0);
     } else if (e->residual) {
         if (e->out == QK_OUT_U8) finish_codes(t, m, acc, R, V, 0, 1);
         else finish_codes(t, m, acc, R, V, 1, 1);
@@ -220,10 +236,10 @@ TILE(1, 4) TILE(2, 4) TILE(3, 4) TILE(4, 4) TILE(5, 4) TILE(6, 4)
 #define ROWS(V, MOST, CASES)                                                                      \
     TARGET __attribute__((noinline)) static void rows_x##V(const qk_matmul_tile *t) {             \
         /* As even as can be: a last tile of one row would waste most of its latency. */          \
-        const int64_t tiles = (t->rows + MOST - 1) / MOST;                                        \
+        const int64_t all = t->rows, tiles = (all + MOST - 1) / MOST, least = tiles ? all / tiles : 0, more = all - least * tiles; \
         int64_t m = 0;                                                                            \
         for (int64_t i = 0; i < tiles; i++) {                                                     \
-            const int64_t rows = (t->rows - m + tiles - i - 1) / (tiles - i);                     \
+            const int64_t rows = least + (i < more);                                              \
             switch (rows) { CASES }                                                               \
             m += rows;                                                                            \
         }                                                                                         \
