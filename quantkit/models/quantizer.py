@@ -17,6 +17,8 @@ from quantkit.graph.io import ModelSource, model_bytes, stored_bytes
 from quantkit.graph.quantized_ops import is_cast_weight, is_quantized
 from quantkit.graph.spill import Spill
 from quantkit.models.calibration.calibrate import Wanted, calibrate
+from quantkit.models.calibration.moment_observer import add_moments
+from quantkit.models.calibration.moments import input_views
 from quantkit.models.calibration.statistics import Calibration
 from quantkit.models.data.feeds import FeedSource, open_data
 from quantkit.models.data.image_data import RECIPE_KEY, recipe_of
@@ -313,6 +315,9 @@ class _Job:
                 by_channel = channel_views(graph, find_groups(graph, excluded))
                 wanted[graph] = Wanted(tuple(dict.fromkeys([*observed_tensors(graph), *by_channel])), by_channel)
             seen = calibrate(model, wanted, counted, self.method)
+            if self.refine and model.tensors.spill is None:
+                views = {graph: input_views(graph, excluded) for graph in model.graph.walk()}
+                add_moments(model, views, seen, feeds)
         self.report.calibration_samples = seen[model.graph].batches
         self.report.warnings += seen[model.graph].warnings
         return seen

@@ -30,7 +30,7 @@ Views = Mapping[str, ChannelView]
 _CHANNEL_REDUCTIONS = ("ReduceMin", "ReduceMax", "ReduceSumSquare", "ReduceMean")
 
 
-def _with_outputs(proto: ModelProto, names: Iterable[str]) -> ModelProto:
+def with_outputs(proto: ModelProto, names: Iterable[str]) -> ModelProto:
     """Return `proto` whose only outputs are `names`; their types are left to onnxruntime."""
     out = ModelProto()
     out.CopyFrom(proto)
@@ -71,9 +71,7 @@ class Observer:
         wanted = dict.fromkeys(names)
         inputs = {value.name: value.type.tensor_type.elem_type for value in proto.graph.input}
         made = [name for name in wanted if name not in inputs]
-        self._fetcher = open_session(
-            _with_outputs(proto, made or [proto.graph.output[0].name]), _TITLE, tensors=tensors
-        )
+        self._fetcher = open_session(with_outputs(proto, made or [proto.graph.output[0].name]), _TITLE, tensors=tensors)
         types = dict(zip(self._fetcher.outputs, self._fetcher.output_types, strict=True))
         self.names = [
             name for name in wanted if types.get(name) == "tensor(float)" or inputs.get(name) == TensorProto.FLOAT
@@ -89,7 +87,7 @@ class Observer:
             self.result.tensors.setdefault(name, TensorStats())
 
     def _reducing_model(self) -> ModelProto:
-        out = _with_outputs(self._proto, ())
+        out = with_outputs(self._proto, ())
         taken = {name for node in self._proto.graph.node for name in (*node.output, node.name)}
         prefix = "qk_stat"
         while any(name.startswith(prefix) for name in taken):
@@ -228,7 +226,7 @@ def calibrate(
     def observer(proto: ModelProto, graph: Graph, names: Sequence[str]) -> Observer:
         return Observer(proto, names, wanted[graph].by_channel, found[graph], model.tensors)
 
-    driver = _Driver(model, wanted, found, observer)
+    driver = Driver(model, wanted, found, observer)
     for feeds in batches:
         main.batches += 1
         driver.update(feeds)
@@ -259,12 +257,12 @@ def _add_histograms(
     def observer(proto: ModelProto, graph: Graph, names: Sequence[str]) -> HistogramObserver:
         return HistogramObserver(proto, names, found[graph], wanted[graph].by_channel, model.tensors)
 
-    driver = _Driver(model, wanted, None, observer)
+    driver = Driver(model, wanted, None, observer)
     for feeds in batches:
         driver.update(feeds)
 
 
-class _Driver:
+class Driver:
     """Runs observers over a model: one over all of it, or where it has bodies, one over each segment."""
 
     def __init__(

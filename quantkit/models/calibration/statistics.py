@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from quantkit.models.calibration.moments import InputView, Moments
 from quantkit.ranges import BINS, Histogram, RangeMethod, can_divide, choose_range
 
 CHANNEL_BINS = 256
@@ -150,8 +151,15 @@ class Calibration:
 
     tensors: dict[str, TensorStats] = field(default_factory=dict)
     channels: dict[str, ChannelStats] = field(default_factory=dict)
+    moments: dict[InputView, Moments] = field(default_factory=dict)
     batches: int = 0
     warnings: list[str] = field(default_factory=list)
 
     def __getitem__(self, name: str) -> TensorStats:
         return self.tensors.get(name) or TensorStats()
+
+    def divide_moments(self, name: str, factors: Array) -> None:
+        """Follow tensor `name` when its channels are divided by `factors`."""
+        for view, found in self.moments.items():
+            if view.tensor == name:
+                self.moments[view] = found.divided(factors)

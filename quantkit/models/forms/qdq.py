@@ -10,8 +10,10 @@ import numpy as np
 from quantkit import ops
 from quantkit.graph import Graph, Node
 from quantkit.graph.op_table import Kind, data_inputs, row, weight_axis
+from quantkit.models.calibration.moments import Moments, input_view
 from quantkit.models.calibration.statistics import Calibration
 from quantkit.models.forms.emit import Emitter
+from quantkit.models.forms.rounding import as_rows, round_weight
 from quantkit.models.forms.saturation import quantize_for
 from quantkit.models.forms.weights import Array, QuantizedWeight, least_scale, quantize_bias, tap_use
 from quantkit.models.passes.bias import split_all, split_bias
@@ -101,11 +103,27 @@ class QdqWriter:
             reader[key] = (node, position)
             least[key] = np.maximum(least[key], needed) if key in least else needed
         for (name, axis), floor in least.items():
-            found = quantize_for(*reader[name, axis], graph.array(name), axis, floor, within_pairs=self.within_pairs)
+            found = self._round(*reader[name, axis], axis, floor)
             codes = self._weight_codes[name, axis] = self.emit.constant(found.codes, f"{name}_q")
             if graph.model.tensors.spill is not None:
                 found.codes = graph.array(codes)  # mapped: a large model's codes must not all be in memory
             self._weights[name, axis] = found
+
+    def _round(self, node: Node, position: int, axis: int | None, floor: Array) -> QuantizedWeight:
+        values = self.graph.array(node.inputs[position])
+        found = quantize_for(node, position, values, axis, floor, within_pairs=self.within_pairs)
+        moments = self._moments(node) if position == 1 and not self.within_pairs else None
+        if moments is not None:
+            round_weight(node, position, values, found, moments, centered=self._corrects(node))
+        return found
+
+    def _moments(self, node: Node) -> Moments | None:
+        view = input_view(self.graph, node)
+        return None if view is None else self.calibration.moments.get(view)
+
+    def _corrects(self, node: Node) -> bool:
+        """Whether a bias can make good what rounding the weight adds on average."""
+        return not node.is_op("MatMul") or bool(node.input(2))
 
     def weight(self, node: Node, position: int) -> tuple[str, QuantizedWeight]:
         """Return the dequantized weight of `node` and what it is made of."""
@@ -207,8 +225,16 @@ class QdqWriter:
 
     def _shift(self, node: Node, position: int, weight: QuantizedWeight) -> Array | None:
         """Return what rounding the weight adds to each output on average, from the mean of each input channel."""
+        if position != 1 or not self._corrects(node):
+            return None
+        moments = self._moments(node)
+        if moments is not None and moments.count:
+            values = self.graph.array(node.inputs[1])
+            rounded = ops.dequantize_linear(weight.codes, weight.scale, 0, axis=weight.axis)
+            error = as_rows(node, rounded.astype(np.float64) - values)
+            return np.asarray(np.einsum("god,gd->go", error, moments.mean()).reshape(-1))
         seen = self.calibration.channels.get(node.inputs[0])
-        if position != 1 or seen is None or not seen.usable or (node.is_op("MatMul") and not node.input(2)):
+        if seen is None or not seen.usable:
             return None
         exact = self.graph.array(node.inputs[1]).astype(np.float64)
         error = ops.dequantize_linear(weight.codes, weight.scale, 0, axis=weight.axis) - exact

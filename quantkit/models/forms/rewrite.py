@@ -68,7 +68,7 @@ def quantize_static(
         if never_run:
             plan.nodes.update({n: NodePlan("float", "its branch was never taken in calibration") for n in graph.nodes})
         dynamic = DynamicWriter(graph, within_pairs=within_pairs)
-        _store_remaining(graph, plan.nodes, left, excluded, target, dynamic)
+        _store_remaining(graph, plan.nodes, left, excluded, target, dynamic, WeightOnlyWriter(graph, calibration))
         rewrite_qdq(graph, plan, calibration, within_pairs=within_pairs)
         for add, product in merged.items():
             plan.nodes[add] = NodePlan(plan.nodes[product].decision, f"bias of {product!r}")
@@ -86,9 +86,9 @@ def _store_remaining(
     excluded: Mapping[Node, str],
     target: str,
     dynamic: DynamicWriter,
+    writer: WeightOnlyWriter,
 ) -> None:
     """Give nodes that compute in float int8 weights, which costs nothing at run time."""
-    writer = WeightOnlyWriter(graph)
     for node in graph.sorted_nodes():
         if not weight_inputs(node) or node in excluded or decisions[node].decision != "float":
             continue

@@ -13,8 +13,11 @@ from onnx import TensorProto
 
 from quantkit.graph import FLOAT_TYPES, Graph, Node, element_type
 from quantkit.graph.op_table import weight_axis, weight_inputs
+from quantkit.models.calibration.moments import Moments, input_view
+from quantkit.models.calibration.statistics import Calibration
 from quantkit.models.forms.embedding import gather_problem, write_gather
 from quantkit.models.forms.emit import Emitter
+from quantkit.models.forms.rounding import round_weight
 from quantkit.models.forms.weights import Array, all_finite, quantize_weight
 from quantkit.models.passes.bias import split_bias
 from quantkit.models.planning.decisions import IN_DOUBLE
@@ -63,10 +66,18 @@ def is_plain_gemm(graph: Graph, node: Node) -> bool:
 
 
 class WeightOnlyWriter:
-    """Rewrites nodes of one graph; a weight that several nodes read the same way is stored once."""
+    """Rewrites nodes of one graph; a weight that several nodes read the same way is stored once.
 
-    def __init__(self, graph: Graph) -> None:
+    Parameters
+    ----------
+    graph : Graph
+    calibration : Calibration, optional
+        Moments of inputs, which rounding makes use of.
+    """
+
+    def __init__(self, graph: Graph, calibration: Calibration | None = None) -> None:
         self.graph = graph
+        self._moments = {} if calibration is None else calibration.moments
         self.emit = Emitter(graph)
         self._stored: dict[tuple[str, int | None, bool], str] = {}
 
@@ -79,6 +90,8 @@ class WeightOnlyWriter:
         inputs = list(node.inputs)
         turned = is_plain_gemm(graph, node) and bool(node.get("transB", 0))
         positions = weight_positions(graph, node)
+        view = input_view(graph, node)
+        moments = None if view is None else self._moments.get(view)
         if is_plain_gemm(graph, node):
             node.op_type = "MatMul"
             node.attributes.clear()
@@ -88,16 +101,21 @@ class WeightOnlyWriter:
             key = (name, axis, turned)
             if key not in self._stored:
                 values = graph.array(name)
-                self._stored[key] = self._store(node, position, values.T if turned else values, axis)
+                found = self._store(
+                    node, position, values.T if turned else values, axis, moments if position == 1 else None
+                )
+                self._stored[key] = found
             inputs[position] = self._stored[key]
         graph.set_inputs(node, inputs)
         if node.is_op("MatMul"):
             split_bias(graph, node)
 
-    def _store(self, node: Node, position: int, values: Array, axis: int | None) -> str:
+    def _store(self, node: Node, position: int, values: Array, axis: int | None, moments: Moments | None) -> str:
         name = node.inputs[position]
         by_row = node.is_op(*RECURRENT)  # a scale for each direction and gate
         found = quantize_weight(values.reshape(-1, values.shape[-1]) if by_row else values, 0 if by_row else axis)
+        if moments is not None:
+            round_weight(node, position, values, found, moments, centered=False)
         codes = self.emit.constant(np.ascontiguousarray(found.codes.reshape(values.shape)), f"{name}_q")
         output = self.emit.fresh(f"{name}_dq")
         if node.is_op("MatMul") and position == 1 and values.ndim == 2:

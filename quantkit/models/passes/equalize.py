@@ -62,6 +62,7 @@ def _equalize_group(graph: Graph, group: ChannelGroup, calibration: Calibration)
         _restore(graph, node, factors, group.rank, calibration)
     for name, found in stats.items():
         found.divide(factors)
+        calibration.divide_moments(name, factors)
         tensor = calibration.tensors[name]
         tensor.low, tensor.high = float(found.low.min()), float(found.high.max())
         tensor.histogram = found.histogram()
