@@ -178,3 +178,25 @@ def test_empty_products(isa):
     assert product(np.zeros((0, 5), np.uint8), np.zeros((5, 3), np.int8)).shape == (0, 3)
     assert product(np.zeros((2, 5), np.uint8), np.zeros((5, 0), np.int8)).shape == (2, 0)
     assert (product(np.zeros((2, 0), np.uint8), np.zeros((0, 3), np.int8), 3, 4) == 0).all()
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_half_range_is_told_from_every_byte(isa, order):
+    """AVX2 adds pairs of products in 16 bits where all weights lie in [-64, 63]: wrong as soon as one pair does not."""
+    a = np.full((7, 70), 255, np.uint8)
+    for signed in (True, False):
+        zero = 0 if signed else 128
+        for value, fits in [(-64, True), (63, True), (-65, False), (64, False)]:
+            for n in (1, 8, 33, 70):
+                within = np.full((70, n), zero + (-64 if value < 0 else 63), np.int8 if signed else np.uint8, order)
+                assert PackedMatmul(within).half_range
+                for k, column in [(0, 0), (31, n - 1), (64, n // 2), (68, 0), (69, n - 1)]:
+                    b = within.copy(order)
+                    b[k, column] = zero + value
+                    assert PackedMatmul(b).half_range == fits
+                    assert np.array_equal(product(a, b), oracle.matmul_integer(a, b))
+                    # As far apart as two neighbours can be: their sum needs 17 bits.
+                    b[k - k % 2 : k - k % 2 + 2, column] = zero + (-128 if value < 0 else 127)
+                    assert not PackedMatmul(b).half_range
+                    assert np.array_equal(product(a, b), oracle.matmul_integer(a, b))
+    assert PackedMatmul(np.zeros((0, 5), np.int8)).half_range

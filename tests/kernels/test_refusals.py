@@ -199,12 +199,14 @@ def test_runs_of_a_convolution(isa):
         (x, y, ones, ones, (1, -1)),
         (x, y, ones, (2**61, 0), ones),
         (x, y, (2**60, 1), ones, ones),
-        (x, y, ones, ones, (1, 2**70)),
+        (x, y, ones, ones, (1, 2**62)),
         (x, unaligned(y.shape, np.int32), ones, ones, ones),
         (x, y, ones, ones, ones, y.astype(np.uint8)),
     ]:
         with pytest.raises(QuantkitError):
             good.run(*bad)
+    with pytest.raises(OverflowError):
+        good.run(x, y, ones, ones, (1, 2**70))
     with pytest.raises(InvalidArgument, match="depthwise weights are packed without a zero point"):
         ConvPlan(DEPTHWISE, False, 0, np.ones(4, np.int32), None, "int32", None)
     with pytest.raises(InvalidArgument, match="wanted 4 values of scale"):
