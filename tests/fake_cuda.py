@@ -8,9 +8,11 @@ call does not take. Kernels run as host C++ (tests/on_cpu.py).
 import ctypes
 import gc
 import itertools
+import mmap
+import os
 import random
-import sys
-import types
+import tempfile
+import threading
 from collections import deque
 
 import on_cpu
@@ -53,9 +55,10 @@ class Driver:
         self.dice = random.Random(seed)
         self.tensor_cores = tensor_cores
         self.numbers = itertools.count(1000)
-        self.contexts = []
+        self.threads = threading.local()
         self.memory = {}  # address -> (buffer, device, bytes)
         self.pinned = {}
+        self.files, self.opened = {}, set()
         self.streams = {}  # handle -> queue of work
         self.events = {}  # handle -> [stream, position] of its last record
         self.done = {}  # stream -> how much of it is done
@@ -105,6 +108,11 @@ class Driver:
         place = self.queued[handle] if place is None else place
         while self.done[handle] < place:
             self._step(handle)
+
+    @property
+    def contexts(self):
+        """Of this thread."""
+        return self.threads.__dict__.setdefault("contexts", [])
 
     def _device(self):
         assert self.contexts, "a call without a context"
@@ -159,13 +167,11 @@ class Driver:
 
     # ---- memory ----
 
-    def cuMemAlloc(self, nbytes):
+    def _allocate(self, nbytes, buffer):
         device = self._device()
         if nbytes > self.free[device]:
             return NO_MEMORY, None
-        buffer = (ctypes.c_ubyte * (nbytes + 256))()
-        address = -(-ctypes.addressof(buffer) // 256) * 256
-        ctypes.memset(address, 0xCD, nbytes)
+        address = -(-ctypes.addressof(ctypes.c_ubyte.from_buffer(buffer)) // 256) * 256
         self.memory[address] = buffer, device, nbytes
         self.free[device] -= nbytes
         return SUCCESS, address
@@ -173,7 +179,18 @@ class Driver:
     def cuMemAllocAsync(self, nbytes, stream):
         if self._stream(stream) is None:
             return INVALID_HANDLE, None
-        return self.cuMemAlloc(nbytes)
+        if nbytes > self.free[self._device()]:
+            return NO_MEMORY, None
+        code, address = self._allocate(nbytes, bytearray(b"\xcd") * (nbytes + 256))
+        return code, address
+
+    def cuMemAlloc(self, nbytes):  # in a file, so that other processes may open it
+        fd, path = tempfile.mkstemp(dir=os.environ.get("QUANTKIT_TEST_IPC"))
+        with os.fdopen(fd, "w+b") as file:
+            file.truncate(nbytes)
+            code, address = self._allocate(nbytes, mmap.mmap(file.fileno(), nbytes))
+        self.files[address] = path
+        return code, address
 
     def cuMemFree(self, address):
         for handle in list(self.streams):
@@ -184,6 +201,8 @@ class Driver:
         if address not in self.memory:
             return (INVALID,)
         _, device, nbytes = self.memory.pop(address)
+        if (path := self.files.pop(address, None)) is not None:
+            os.unlink(path)
         self.free[device] += nbytes
         return (SUCCESS,)
 
@@ -247,7 +266,11 @@ class Driver:
         return (SUCCESS,)
 
     def cuStreamQuery(self, handle):
-        return (NOT_READY if self.streams[self._stream(handle)] else SUCCESS,)
+        handle = self._stream(handle)
+        if self.streams[handle]:
+            self._step(handle)  # time passes
+            return (NOT_READY,)
+        return (SUCCESS,)
 
     def cuEventCreate(self, flags):
         handle = next(self.numbers)
@@ -273,7 +296,10 @@ class Driver:
 
     def cuEventQuery(self, event):
         recorded = self.events[event]
-        return (SUCCESS if recorded is None or self.done[recorded[0]] >= recorded[1] else NOT_READY,)
+        if recorded is None or self.done[recorded[0]] >= recorded[1]:
+            return (SUCCESS,)
+        self._step(recorded[0])  # time passes
+        return (NOT_READY,)
 
     def cuEventSynchronize(self, event):
         if event not in self.events:
@@ -318,16 +344,27 @@ class Driver:
         return _Opaque(b"")
 
     def cuIpcGetMemHandle(self, address):
-        if address not in self.memory:
+        if address not in self.files:
             return INVALID, None
-        return SUCCESS, _Opaque(b"handle %d" % address)
+        return SUCCESS, _Opaque(self.files[address].encode())
 
     def cuIpcOpenMemHandle(self, handle, flags):
-        # There is no second process that could see this memory: a copy stands for it.
-        (value,) = self.opened = [ctypes.string_at(handle.getPtr(), 64)]
-        return self.cuMemAlloc(2 << 20) if value.startswith(b"handle ") else (INVALID, None)
+        path = ctypes.string_at(handle.getPtr(), 64).rstrip(b"\0").decode()
+        if path in self.files.values():  # the process that made it
+            return INVALID, None
+        try:
+            with open(path, "r+b") as file:
+                view = mmap.mmap(file.fileno(), 0)
+        except OSError:
+            return INVALID, None
+        code, address = self._allocate(len(view), view)
+        self.opened.add(address)
+        return code, address
 
     def cuIpcCloseMemHandle(self, address):
+        if address not in self.opened:
+            return (INVALID,)
+        self.opened.remove(address)
         return self.cuMemFree(address)
 
 
@@ -335,8 +372,16 @@ def _forget():
     """Drop what was made for one driver before there is another."""
     from quantkit.cuda import driver, memory, module, queue
     from quantkit.ops import cuda_operands
+    from quantkit.streams import cuda as streams
 
-    for cached in (cuda_operands._constant, module.kernels, memory._stage, queue.default_queue, driver.device):
+    for cached in (
+        streams.default,
+        cuda_operands._constant,
+        module.kernels,
+        memory._stage,
+        queue.default_queue,
+        driver.device,
+    ):
         cached.cache_clear()
 
 
@@ -358,9 +403,9 @@ def remove():
     gc.collect()  # what still belongs to it must not meet another driver
 
 
-def as_module(made):
-    """The stand-in as the modules cuda, cuda.bindings and cuda.bindings.driver."""
-    names = ("cuda", "cuda.bindings", "cuda.bindings.driver")
-    modules = {name: types.ModuleType(name) for name in names}
-    modules["cuda.bindings"].driver = modules["cuda.bindings.driver"] = made
-    sys.modules.update(modules)
+def in_this_process(**options):
+    """Put a stand-in in the place of the driver for as long as this process lives."""
+    import pytest
+
+    patch = pytest.MonkeyPatch()
+    return install(patch, **options)

@@ -302,7 +302,8 @@ def free_shareable(address: int) -> None:
 
 def export_memory(address: int) -> bytes:
     """Return the handle by which other processes open memory of `allocate_shareable`."""
-    return ctypes.string_at(call("cuIpcGetMemHandle", address).getPtr(), 64)
+    made = call("cuIpcGetMemHandle", address)  # kept until it is read
+    return ctypes.string_at(made.getPtr(), 64)
 
 
 def open_memory(handle: bytes) -> int:
@@ -325,7 +326,8 @@ def device_of(address: int) -> int:
 
 def uuid(device: Device) -> bytes:
     """Return what names a GPU in every process."""
-    return ctypes.string_at(call("cuDeviceGetUuid", device._handle).getPtr(), 16)
+    made = call("cuDeviceGetUuid", device._handle)  # kept until it is read
+    return ctypes.string_at(made.getPtr(), 16)
 
 
 @functools.cache

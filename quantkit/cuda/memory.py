@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import threading
@@ -10,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from quantkit.cuda import driver
 from quantkit.cuda.queue import Mark, Queue, Work, current_queue, wait_for
-from quantkit.errors import QuantkitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -61,9 +59,11 @@ class Block:
     def __del__(self) -> None:
         release, self._release = getattr(self, "_release", None), None
         if release is not None:
-            # After a fork, or when the interpreter ends, there is no driver that could take anything back.
-            with contextlib.suppress(QuantkitError, AttributeError, TypeError):
+            # After a fork, or when the interpreter ends, there is no driver, or no module, to take bytes back.
+            try:  # noqa: SIM105
                 release(self)
+            except Exception:
+                pass
 
 
 def allocate(index: int, nbytes: int) -> Block:

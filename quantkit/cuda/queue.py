@@ -6,17 +6,15 @@ that reads waits for the write, work that writes waits for both. Waiting is the 
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 from quantkit.cuda import driver
-from quantkit.errors import QuantkitError
 
 if TYPE_CHECKING:
     import ctypes
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from quantkit.cuda.memory import Block
 
@@ -65,6 +63,7 @@ class Queue:
         self.device = driver.device(index)
         self.owner, self._owned = owner, handle is None
         self.events: list[int] = []
+        self.gate: Callable[[], None] | None = None  # waits for what must come before any more work
         with self.device:
             self.handle = driver.new_stream() if handle is None else handle
         if handle != driver.LEGACY_STREAM:
@@ -93,13 +92,16 @@ class Queue:
                 driver.free_stream(handle)
 
     def __del__(self) -> None:
-        with contextlib.suppress(QuantkitError, AttributeError, TypeError):
+        # After a fork, or when the interpreter ends, there is no driver, or no module, that could take anything back.
+        try:
             events, self.events = self.events, []
             if events or (self._owned and self.handle):
                 with self.device:
                     for event in events:
                         driver.free_event(event)
                 self.close()
+        except Exception:
+            pass
 
 
 class Work:
@@ -113,6 +115,8 @@ class Work:
         self.reads = [block for block in reads if block is not None and block not in self.writes]
 
     def __enter__(self) -> Work:
+        if self.queue.gate is not None:
+            self.queue.gate()
         self.queue.device.__enter__()
         try:
             for block in (*self.reads, *self.writes):

@@ -102,6 +102,12 @@ def attach(handle: Any) -> CudaStorage:
 def _open(token: ByteStorage, gpu_name: bytes, memory: bytes, nbytes: int) -> CudaStorage:
     if (found := _known.get(memory)) is not None:
         return found
+    for kept in _in_use:
+        if kept.token[1] == memory:  # made here, let go of here, and still open elsewhere: it comes back
+            _in_use.remove(kept)
+            block = Block(kept.index, kept.address, nbytes, _release, shared=True)
+            block.token = kept.token
+            return _known.setdefault(memory, CudaStorage._of(Memory.on_device(block)))
     index = next((i for i in range(driver.device_count()) if driver.uuid(driver.device(i)) == gpu_name), None)
     if index is None:
         driver.interface()  # says why, where there is no CUDA at all

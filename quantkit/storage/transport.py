@@ -247,8 +247,12 @@ def handle_of(storage: ByteStorage) -> Handle:
     return _server.offer(storage._memory, hold=False)
 
 
-def attach(handle: Handle, verb: int = FETCH) -> ByteStorage:
+def attach(handle: Any, verb: int = FETCH) -> ByteStorage:
     """Return the storage behind a handle (`ByteStorage.from_handle`)."""
+    if isinstance(handle, tuple) and len(handle) == 4:  # of a GPU
+        from quantkit.storage.cuda_sharing import attach as attach_on_gpu
+
+        return attach_on_gpu(handle)
     try:
         handle = Handle(*handle)
         key = tuple(handle)[1:]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from quantkit._kernels import _core
 from quantkit.errors import InvalidDType
+from quantkit.storage.dtypes import device_index
 from quantkit.streams.stream import Stream, default_stream
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ class StreamContext:
     Parameters
     ----------
     stream : Stream, optional
-        A new one is made where none is given. The default stream is as no stream at all.
+        A new one is made where none is given. The default stream is as no stream at all. Streams of torch and CuPy
+        are taken as they are.
 
     Attributes
     ----------
@@ -38,20 +40,24 @@ class StreamContext:
     [0, 1, 2]
     """
 
-    def __init__(self, stream: Stream | None = None) -> None:
+    def __init__(self, stream: Any = None) -> None:
         if stream is not None and not isinstance(stream, Stream):
-            raise InvalidDType(f"StreamContext: wanted a Stream, got {type(stream).__name__}")
-        self.stream = Stream() if stream is None else stream
+            if not any(hasattr(stream, name) for name in ("cuda_stream", "__cuda_stream__")):
+                raise InvalidDType(f"StreamContext: wanted a Stream, got {type(stream).__name__}")
+            from quantkit.streams.cuda import external
+
+            stream = external(stream)
+        self.stream: Stream = Stream() if stream is None else stream
         self._tokens: list[Any] = []
 
     def __enter__(self) -> Self:
-        self._tokens.append(_core.enter(None if self.stream is default_stream() else self.stream))
+        self._tokens.append(self.stream._enter())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        _core.leave(self._tokens.pop())
+        self.stream._leave(self._tokens.pop())
 
     def synchronize(self) -> None:
         """Wait for the stream: `Stream.synchronize`."""
@@ -65,7 +71,11 @@ class StreamContext:
 stream = StreamContext
 
 
-def current_stream() -> Stream:
-    """Return the stream that verbs are queued on here; the default stream outside of all contexts."""
+def current_stream(device: Any = "cpu") -> Stream:
+    """Return the stream that verbs on a device are queued on here; its default stream outside of all contexts."""
+    if (index := device_index(device)) is not None:
+        from quantkit.streams.cuda import current
+
+        return current(index)
     found: Stream | None = _core.current()
     return default_stream() if found is None else found

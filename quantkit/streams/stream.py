@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from quantkit._kernels import _core
 from quantkit.errors import InvalidArgument, StreamForked
+from quantkit.storage.dtypes import device_index
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -114,6 +115,7 @@ class Stream(_core.StreamBase):
     Parameters
     ----------
     device : str, default "cpu"
+        "cuda:0" makes a stream of a GPU, for work on Arrays there (docs/cuda.md).
     threads : int, default 1
         On how many threads each verb may run, those of the shared pool included; 0 for as many as there are.
     name : str, optional
@@ -121,8 +123,8 @@ class Stream(_core.StreamBase):
 
     Raises
     ------
-    InvalidArgument
-        For another device, or a number of threads below 0.
+    InvalidArgument, CudaUnavailable
+        For another device, or a number of threads below 0; where there is no such GPU.
 
     Examples
     --------
@@ -137,9 +139,12 @@ class Stream(_core.StreamBase):
     [1, 2]
     """
 
+    def __new__(cls, device: Any = "cpu", **options: Any) -> Any:
+        if cls is Stream and device_index(device) is not None:
+            from quantkit.streams.cuda import CudaStream as cls
+        return super().__new__(cls)
+
     def __init__(self, device: Any = "cpu", *, threads: int = 1, name: str | None = None) -> None:
-        if str(device) != "cpu":
-            raise InvalidArgument(f"Stream: there are no streams on device {str(device)!r} here; the devices are: cpu")
         if threads < 0:
             raise InvalidArgument(f"Stream: wanted threads >= 0, got {threads}")
         self.device = "cpu"
@@ -172,6 +177,13 @@ class Stream(_core.StreamBase):
         """Return whether all that was queued is over, without waiting."""
         return self._is_idle()
 
+    def _enter(self) -> Any:
+        """Make this the current stream; returns what `_leave` wants back."""
+        return _core.enter(None if self is _default else self)
+
+    def _leave(self, token: Any) -> None:
+        _core.leave(token)
+
     def _mark(self, name: str) -> Any:
         return _core.Task(self, name)
 
@@ -187,13 +199,18 @@ class Stream(_core.StreamBase):
 
     def wait_event(self, event: Event) -> None:
         """Let all that is queued from now on wait for an event; does nothing when that was never recorded."""
-        if event._task is not None:
+        if isinstance(event._task, _core.Task):
             task = self._mark("wait_event")
             task.after(event._task)
             task.queue()
+        elif event._task is not None:  # of a GPU
+            self.submit(event._task.wait)
 
     def wait_stream(self, other: Stream) -> None:
         """Let all that is queued from now on wait for what is queued on another stream now."""
+        if other.device != "cpu":
+            self.submit(other.synchronize)
+            return
         task = self._mark("wait_stream")
         task.after_stream(other)
         task.queue()
@@ -279,9 +296,16 @@ class _Default(Stream):
 _default = _Default()
 
 
-def default_stream() -> Stream:
-    """Return the stream outside of all contexts: the calling thread, on which verbs return ndarrays."""
-    return _default
+def default_stream(device: Any = "cpu") -> Stream:
+    """Return the stream outside of all contexts: the calling thread, on which verbs return ndarrays.
+
+    That of a GPU is its legacy stream, which is the default one of torch and CuPy as well.
+    """
+    if (index := device_index(device)) is None:
+        return _default
+    from quantkit.streams.cuda import default
+
+    return default(index)
 
 
 @atexit.register

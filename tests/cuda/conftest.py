@@ -1,5 +1,7 @@
 """``gpu``: the machine's GPU where there is one, and everywhere the stand-in that runs kernels on the CPU."""
 
+import tempfile
+
 import fake_cuda
 import on_cpu
 import pytest
@@ -17,7 +19,9 @@ def gpu(request, monkeypatch):
         return
     if on_cpu.missing():
         pytest.skip(on_cpu.missing())
-    made = fake_cuda.install(monkeypatch)
-    yield made
-    fake_cuda.remove()
+    with tempfile.TemporaryDirectory(prefix="qk") as folder:  # a short name: that of a file in it is an IPC handle
+        monkeypatch.setenv("QUANTKIT_TEST_IPC", folder)
+        made = fake_cuda.install(monkeypatch)
+        yield made
+        fake_cuda.remove()
     assert not made.contexts

@@ -43,7 +43,7 @@ def test_moving(gpu):
     assert on.to("cuda:0") is on
     assert on.cpu().tolist() == list(range(10))
     assert qk.ByteStorage.from_buffer(b"xyz", device="cuda:0").tolist() == list(b"xyz")
-    big = np.arange(9_000_001, dtype=np.uint8)  # through pinned memory, in pieces
+    big = np.random.default_rng(0).integers(0, 256, 20_000_001, np.uint8)  # through pinned memory, in pieces
     a = qk.from_numpy(big).to("cuda:0")
     assert np.array_equal(a.cpu().int_repr(), big)
     if qk.cuda.device_count() > 1:
