@@ -8,9 +8,10 @@ import numpy as np
 import quantkit as qk
 
 
-def prepare(real):
-    """Begin a process: where the parent has a stand-in for the driver, so has this one."""
+def prepare(real, folder):
+    """Begin a process: where the parent has a stand-in for the driver, so has this one, with the same folder."""
     if not real:
+        os.environ["QUANTKIT_TEST_IPC"] = folder
         import fake_cuda
 
         fake_cuda.in_this_process()
@@ -24,7 +25,7 @@ def write(array, key, value):
 
 def die_holding(connection):
     """Receive bytes, say so, and be killed."""
-    prepare(connection.recv())
+    prepare(*connection.recv())
     array = connection.recv()
     connection.send(array.tolist())
     os.kill(os.getpid(), signal.SIGKILL)

@@ -14,7 +14,7 @@ from quantkit.errors import StorageBusy, StorageError
 @pytest.fixture(params=["spawn", "forkserver"])
 def pool(gpu, request):
     context = multiprocessing.get_context(request.param)
-    with context.Pool(1, cuda_sharing.prepare, (gpu is None,)) as made:
+    with context.Pool(1, cuda_sharing.prepare, (gpu is None, os.environ.get("QUANTKIT_TEST_IPC"))) as made:
         yield made
 
 
@@ -59,7 +59,7 @@ def test_memory_comes_back_when_nobody_has_it_open(gpu):
     here, there = context.Pipe()
     child = context.Process(target=cuda_sharing.die_holding, args=(there,))
     child.start()
-    here.send(gpu is None)
+    here.send((gpu is None, os.environ.get("QUANTKIT_TEST_IPC")))
     a = qk.full((1 << 20,), 2, dtype=np.uint8, device="cuda:0")[:3].share_memory_()
     here.send(a)
     assert here.recv() == [2, 2, 2]

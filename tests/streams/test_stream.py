@@ -78,7 +78,7 @@ def test_a_context_makes_a_stream_where_none_is_given():
 
 
 def test_arguments():
-    for device in ("cuda", "cuda:0", "meta"):
+    for device in ("mps", "gpu:0", "meta"):
         with pytest.raises(InvalidArgument, match=f"device '{device}'"):
             qk.Stream(device)
     with pytest.raises(InvalidArgument, match="threads"):
