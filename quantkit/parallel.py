@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from quantkit.cpu import num_threads
 from quantkit.errors import InvalidArgument
+from quantkit.streams import StreamPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from concurrent.futures import Future
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-
-class _NotBegun(Exception):
-    pass
 
 
 @overload
@@ -53,7 +46,7 @@ def ordered_map(
     Parameters
     ----------
     fn : callable
-        Called on threads of this process.
+        Called on streams of this process, each of which counts as one thread for the kernels.
     items : iterable
         Taken one by one, on the caller's thread, never further ahead than `in_flight`.
     workers : int, optional
@@ -73,47 +66,9 @@ def ordered_map(
     ahead = count + 1 if in_flight is None else in_flight
     if count < 1 or ahead < 1:
         raise InvalidArgument(f"wanted at least one worker and one item in flight, got {count} and {ahead}")
-    return _run(fn, iter(items), count, ahead, return_exceptions)
+    return _run(fn, items, count, ahead, return_exceptions)
 
 
-def _run(fn: Callable[[T], Any], items: Iterator[T], workers: int, ahead: int, collect: bool) -> Iterator[Any]:
-    stopped = threading.Event()
-
-    def call(item: T) -> Any:
-        if stopped.is_set():
-            raise _NotBegun
-        try:
-            return fn(item)
-        except BaseException:
-            if not collect:
-                stopped.set()  # at once, and not only when its turn comes
-            raise
-
-    pool = ThreadPoolExecutor(workers, thread_name_prefix="quantkit")
-    waiting: deque[Future[Any]] = deque()
-    try:
-        exhausted = False
-        while True:
-            while not exhausted and not stopped.is_set() and len(waiting) < ahead:
-                try:
-                    item = next(items)
-                except StopIteration:
-                    exhausted = True
-                else:
-                    waiting.append(pool.submit(call, item))
-            if not waiting:
-                return
-            future = waiting.popleft()
-            try:
-                result = future.result()
-            except _NotBegun:
-                continue  # a later item failed: its turn comes
-            except Exception as error:
-                if not collect:
-                    raise
-                result = error
-            yield result
-            del future, result
-    finally:
-        stopped.set()
-        pool.shutdown(wait=True, cancel_futures=True)
+def _run(fn: Callable[[T], Any], items: Iterable[T], workers: int, ahead: int, collect: bool) -> Iterator[Any]:
+    with StreamPool(workers) as pool:
+        yield from pool.map(fn, items, in_flight=ahead, return_exceptions=collect)

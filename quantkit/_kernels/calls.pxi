@@ -2,7 +2,7 @@
 from cpython.buffer cimport (
     PyBUF_C_CONTIGUOUS, PyBUF_FORMAT, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 )
-from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uintptr_t
+from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint32_t, uintptr_t
 
 from quantkit.errors import InvalidArgument, OutOfMemory, StreamCancelled, StreamError, StreamForked
 
@@ -149,6 +149,41 @@ cdef extern from "qk_conv.h" nogil:
         qk_epilogue e
         int threads
 
+cdef extern from "qk_coded.h" nogil:
+    ctypedef struct qk_account:
+        pass
+    ctypedef struct qk_coded_call:
+        const char *x
+        int dtype
+        char *codes
+        int is_signed
+        int64_t outer
+        int64_t channels
+        int64_t inner
+        int64_t parameters
+        const float *scale
+        const int32_t *zero_point
+        qk_account *account
+    uint32_t qk_crc32(const void *x, int64_t n, uint32_t crc)
+
+cdef extern from "qk_resize.h" nogil:
+    ctypedef struct qk_resize_axis:
+        const int32_t *first
+        const int16_t *high
+        const int16_t *low
+        int64_t count
+        int64_t taps
+    ctypedef struct qk_resize_call:
+        const uint8_t *x
+        int64_t height
+        int64_t width
+        int64_t x_stride
+        uint8_t *y
+        int64_t y_plane
+        int64_t y_stride
+        qk_resize_axis columns
+        qk_resize_axis rows
+
 cdef extern from "qk_lookup.h" nogil:
     ctypedef struct qk_lookup_call:
         qk_layout layout
@@ -168,6 +203,8 @@ cdef extern from "qk_call.h" nogil:
         qk_matmul_call matmul
         qk_matmul_batch batch
         qk_conv_call conv
+        qk_coded_call coded
+        qk_resize_call resize
     int qk_run_affine(const qk_call *call) noexcept
     int qk_run_copy(const qk_call *call) noexcept
     int qk_run_dynamic(const qk_call *call) noexcept
@@ -177,6 +214,8 @@ cdef extern from "qk_call.h" nogil:
     int qk_run_matmul(const qk_call *call) noexcept
     int qk_run_batch(const qk_call *call) noexcept
     int qk_run_conv(const qk_call *call) noexcept
+    int qk_run_coded(const qk_call *call) noexcept
+    int qk_run_resize(const qk_call *call) noexcept
 
 cdef extern from "qk_stream.h" nogil:
     ctypedef struct qk_stream:

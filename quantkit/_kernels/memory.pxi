@@ -36,6 +36,7 @@ cdef extern from "sys/stat.h" nogil:
 
 cdef extern from *:
     """
+    #include <fcntl.h>
     #include <stdlib.h>
     #include <sys/mman.h>
     /* Memory on a boundary of 64 bytes, a cache line and the widest vector; NULL when there is none. Large memory
@@ -53,8 +54,16 @@ cdef extern from *:
     #ifndef MADV_POPULATE_WRITE /* Linux 5.14; an older kernel answers EINVAL */
     #define MADV_POPULATE_WRITE 23
     #endif
+    #ifdef SYNC_FILE_RANGE_WRITE
+    static void qk_write_back(int fd, long offset, long nbytes) {
+        (void)!sync_file_range(fd, offset, nbytes, SYNC_FILE_RANGE_WRITE);
+    }
+    #else
+    static void qk_write_back(int fd, long offset, long nbytes) { (void)fd, (void)offset, (void)nbytes; }
+    #endif
     """
     void *aligned_memory "qk_aligned_memory"(size_t bytes) nogil
+    void qk_write_back(int fd, long offset, long nbytes) nogil
     char *QK_BYTE
     int MADV_POPULATE_WRITE
     const Py_ssize_t PY_SSIZE_T_MAX
@@ -244,6 +253,12 @@ cdef Memory borrow(source, bint exclusive, Py_ssize_t *offset):
     self.nbytes = high - low
     offset[0] = -low
     return self
+
+
+def write_back(int fd, long offset, long nbytes):
+    """Let the system begin to write these bytes of a file to the disk, so that a sync at the end finds less to do."""
+    with nogil:
+        qk_write_back(fd, offset, nbytes)
 
 
 cdef Py_ssize_t check_nbytes(size) except -1:

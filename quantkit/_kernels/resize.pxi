@@ -1,26 +1,4 @@
 # resize: one call of the C driver.
-from libc.stdint cimport int16_t, uint8_t
-
-cdef extern from "qk_resize.h" nogil:
-    ctypedef struct qk_resize_axis:
-        const int32_t *first
-        const int16_t *high
-        const int16_t *low
-        int64_t count
-        int64_t taps
-    ctypedef struct qk_resize_call:
-        const uint8_t *x
-        int64_t height
-        int64_t width
-        int64_t x_stride
-        uint8_t *y
-        int64_t y_plane
-        int64_t y_stride
-        qk_resize_axis columns
-        qk_resize_axis rows
-    int qk_resize_run(const qk_resize_call *call)
-
-
 cdef int resize_axis(qk_resize_axis *axis, weights, int64_t length, int64_t count) except -1:
     """Point `axis` to the arrays of `weights`, which outlive it."""
     cdef const int32_t[::1] first = weights[0]
@@ -44,15 +22,13 @@ cdef int resize_axis(qk_resize_axis *axis, weights, int64_t length, int64_t coun
 
 def resize(const uint8_t[:, :, ::1] x, uint8_t[:, :, ::1] y, columns, rows):
     """y (3, height, width) = x (height, width, 3) resized; `columns` and `rows`: (first, high, low) along each axis."""
-    cdef qk_resize_call call
-    cdef int status
+    cdef qk_call call
     if x.shape[2] != 3 or y.shape[0] != 3 or not x.shape[0] or not x.shape[1] or not y.shape[1] or not y.shape[2]:
         raise ShapeMismatch("wanted pixels of 3 channels, and at least one")
-    resize_axis(&call.columns, columns, x.shape[1], y.shape[2])
-    resize_axis(&call.rows, rows, x.shape[0], y.shape[1])
-    call.x, call.height, call.width, call.x_stride = &x[0, 0, 0], x.shape[0], x.shape[1], x.strides[0]
-    call.y, call.y_plane, call.y_stride = &y[0, 0, 0], y.strides[0], y.strides[1]
-    with nogil:
-        status = qk_resize_run(&call)
-    if status < 0:
-        raise OutOfMemory(f"no memory to resize {x.shape[1]} x {x.shape[0]} pixels")
+    resize_axis(&call.resize.columns, columns, x.shape[1], y.shape[2])
+    resize_axis(&call.resize.rows, rows, x.shape[0], y.shape[1])
+    call.run = qk_run_resize
+    call.resize.x, call.resize.height, call.resize.width = &x[0, 0, 0], x.shape[0], x.shape[1]
+    call.resize.x_stride = x.strides[0]
+    call.resize.y, call.resize.y_plane, call.resize.y_stride = &y[0, 0, 0], y.strides[0], y.strides[1]
+    perform(&call, (x, y, columns, rows))

@@ -15,6 +15,7 @@ import json
 import os
 from typing import TYPE_CHECKING, Any
 
+from quantkit import _kernels
 from quantkit.errors import OutputError
 from quantkit.files.atomic import _failed, _sync_folder, check_output
 
@@ -56,6 +57,10 @@ class ResumableFile:
                 offset, left = offset + count, left[count:]
         except OSError as e:
             raise _failed(self._target, e) from e
+
+    def write_back(self, offset: int, size: int) -> None:
+        """Let the system begin to bring bytes to the disk, so that the sync at the end finds them there."""
+        _kernels.write_back(self._descriptor, offset, size)
 
     def read_at(self, offset: int, buffer: Any) -> int:
         """Fill `buffer` from `offset`; return how many bytes there were."""

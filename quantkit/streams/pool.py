@@ -156,7 +156,7 @@ class StreamPool:
         total = len(items) if isinstance(items, Sized) else None
         if getattr(_here, "pool", None) is self:  # an item that maps: its streams may all be busy with such
             return _map_here(fn, iter(items), total, progress, return_exceptions)
-        flight = _Flight(self, fn, iter(items), ordered, ahead, room, nbytes)
+        flight = _Flight(self, fn, iter(items), ordered, ahead, room, nbytes, return_exceptions)
         return self._map(flight, total, progress, return_exceptions)
 
     def _map(self, flight: _Flight, total: int | None, progress: Any, collect: bool) -> Iterator[Any]:
@@ -240,8 +240,9 @@ class _Flight:
         ahead: int,
         room: int | None,
         nbytes: Callable[[Any], int],
+        collect: bool,
     ) -> None:
-        self.pool, self.fn, self.items = pool, fn, items
+        self.pool, self.fn, self.items, self.collect = pool, fn, items, collect
         self.ordered, self.ahead, self.room, self.nbytes = ordered, ahead, room, nbytes
         self.name = _name_of(fn)
         self.sizes: dict[StreamFuture[Any], int] = {}  # in the order of the items
@@ -274,8 +275,9 @@ class _Flight:
     def _call(self, item: Any) -> Any:
         try:
             return self.fn(item)
-        except BaseException:
-            self.stopped = True  # at once, and not only when its turn comes
+        except BaseException as error:
+            if not (self.collect and isinstance(error, Exception)):
+                self.stopped = True  # at once, and not only when its turn comes
             raise
 
     def _done(self, future: Any) -> None:

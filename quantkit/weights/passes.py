@@ -6,14 +6,13 @@ The pieces are the same for any number of workers, so the bytes and the reported
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from quantkit import ops
+from quantkit import _kernels, ops
 from quantkit.qparams import QParams, choose_qparams
 from quantkit.weights.rules import Grid
 
@@ -24,7 +23,9 @@ if TYPE_CHECKING:
     from quantkit.weights.source import SourceTensor
 
 PIECE = 1 << 19  # elements at a time: few enough for the cache, enough to outweigh the calls
-_RUN = 1 << 10  # float32 squares are added up over runs of this length, and the runs in float64
+_RANGE = np.dtype([("low", "f8"), ("high", "f8"), ("nonfinite", "i8")])
+_NOTHING = np.array((np.inf, -np.inf, 0), _RANGE)
+_ACCOUNT = np.dtype([("signal", "f8"), ("noise", "f8"), ("most", "f8"), ("crc", "i8")])
 _HUGE = float(np.finfo(np.float32).max)
 Write = Callable[[int, Any], None]
 
@@ -64,11 +65,18 @@ def parts(grid: Grid) -> Iterator[Part]:
                 yield Part(start, start + count, c, c + 1, (1, 1, count))
 
 
+def to_native(bits: NDArray[Any]) -> NDArray[Any]:
+    """Return values as the kernels take them; bfloat16 stays bits."""
+    if bits.dtype.isnative and bits.flags.aligned:
+        return bits
+    return bits.astype(bits.dtype.newbyteorder("="))
+
+
 def to_float(bits: NDArray[Any], dtype: str) -> NDArray[Any]:
-    """Return real values as the kernels take them; exact."""
+    """Return real values as NumPy knows them; exact."""
     if dtype == "BF16":
         return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return bits if bits.dtype.isnative else bits.astype(bits.dtype.newbyteorder("="))
+    return to_native(bits)
 
 
 class Unfit(Exception):
@@ -93,11 +101,14 @@ class Range(NamedTuple):
         return choose_qparams(self.low, self.high, options.dtype, symmetric=options.symmetric, axis=0)
 
 
-def _range_of(values: NDArray[Any], part: Part) -> Range:
-    if part.high - part.low == 1:
-        low, high, nonfinite = ops.finite_range(values)
-        return Range(np.array([low]), np.array([high]), nonfinite)
-    return Range(*ops.finite_range(values.reshape(part.shape), axis=1))
+def _range_of(values: NDArray[Any], part: Part, dtype: str) -> Range:
+    channels = part.high - part.low
+    ranges = np.full(channels, _NOTHING, _RANGE)
+    if channels == 1:
+        _kernels.value_range(values, ranges, -1, dtype == "BF16")
+    else:
+        _kernels.value_range(values.reshape(part.shape), ranges, 1, dtype == "BF16")
+    return Range(ranges["low"], ranges["high"], int(ranges["nonfinite"][0]))
 
 
 def find_range(tensor: SourceTensor, grid: Grid) -> Range:
@@ -105,7 +116,7 @@ def find_range(tensor: SourceTensor, grid: Grid) -> Range:
     low, high, nonfinite = np.full(grid.channels, np.inf), np.full(grid.channels, -np.inf), 0
     read = tensor.open()
     for part in parts(grid):
-        found = _range_of(to_float(read(part.start, part.stop), tensor.dtype), part)
+        found = _range_of(to_native(read(part.start, part.stop)), part, tensor.dtype)
         here = slice(part.low, part.high)
         np.minimum(low[here], found.low, out=low[here])
         np.maximum(high[here], found.high, out=high[here])
@@ -164,69 +175,63 @@ def quantize(tensor: SourceTensor, grid: Grid, options: Options, writes: Sequenc
     Unfit
         At values that are not finite in float32.
     """
-    result, rooms = Coded(), _Rooms(options.dtype.codes)
+    result, codes, account = Coded(), np.empty(0, options.dtype.codes), np.zeros((), _ACCOUNT)
     at_once = grid.outer == 1 and grid.inner <= PIECE
     whole = None if at_once else find_range(tensor, grid).qparams(options)
     if whole is not None:
         _write_qparams(whole, 0, options, writes, result)
     read = tensor.open()
     for part in parts(grid):
-        values = to_float(read(part.start, part.stop), tensor.dtype)
+        values = to_native(read(part.start, part.stop))
         if whole is None:
-            qparams = _range_of(values, part).qparams(options)
+            qparams = _range_of(values, part, tensor.dtype).qparams(options)
             _write_qparams(qparams, part.low, options, writes, result)
             scale, zero_point = qparams.scale, qparams.zero_point
         else:
             scale, zero_point = whole.scale[part.low : part.high], whole.zero_point[part.low : part.high]
-        # Where squares of float32 would overflow or vanish, the error is measured in float64.
-        wide = values.dtype == np.float64 or not 1e-12 < float(scale.max()) * 256 < 1e15
-        codes, real = rooms.take(values.size, wide)
-        if len(scale) == 1:
-            number, zero = float(scale[0]), int(zero_point[0])
-            ops.quantize_linear(values, number, zero, out=codes)
-            ops.dequantize_linear(codes, number, zero, out=real)
-        else:
-            box = part.shape
-            ops.quantize_linear(values.reshape(box), scale, zero_point, axis=1, out=codes.reshape(box))
-            ops.dequantize_linear(codes.reshape(box), scale, zero_point, axis=1, out=real.reshape(box))
-        writes[0](part.start, codes)
-        result.crcs[0] = zlib.crc32(codes.data, result.crcs[0])
-        values = values.astype(real.dtype, copy=False)
-        result.signal += _sum_of_squares(values)
-        np.subtract(real, values, out=real)
-        result.noise += _sum_of_squares(real)
-        result.max_error = max(result.max_error, float(real.max()), -float(real.min()))
+        if codes.size < values.size:
+            codes = np.empty(values.size, codes.dtype)
+        coded = codes[: values.size]
+        _code(values, part, scale, zero_point, tensor.dtype, coded, account)
+        writes[0](part.start, coded)
+    result.signal, result.noise, result.max_error, result.crcs[0] = account.item()
     return result
 
 
-class _Rooms:
-    """Arrays for the codes and the dequantized values of a piece, used again for the next."""
-
-    def __init__(self, codes: np.dtype[Any]) -> None:
-        self._codes = np.empty(0, codes)
-        self._real: dict[bool, NDArray[Any]] = {False: np.empty(0, np.float32), True: np.empty(0, np.float64)}
-
-    def take(self, count: int, wide: bool) -> tuple[NDArray[Any], NDArray[Any]]:
-        if self._codes.size < count:
-            self._codes = np.empty(count, self._codes.dtype)
-        if self._real[wide].size < count:
-            self._real[wide] = np.empty(count, self._real[wide].dtype)
-        return self._codes[:count], self._real[wide][:count]
+def _code(
+    values: NDArray[Any],
+    part: Part,
+    scale: NDArray[np.float32],
+    zero_point: NDArray[Any],
+    dtype: str,
+    codes: NDArray[Any],
+    account: NDArray[Any],
+) -> None:
+    """Quantize a part, and add to the account what its codes lost."""
+    # Where squares of float32 would overflow or vanish, the error is measured in float64.
+    if dtype != "F64" and 1e-12 < float(scale.max()) * 256 < 1e15:
+        zeros = zero_point.astype(np.int32)
+        _kernels.quantize_measured(values, codes, scale, zeros, part.shape, account, dtype == "BF16")
+        return
+    values, box = to_float(values, dtype), part.shape
+    if len(scale) == 1:
+        ops.quantize_linear(values, float(scale[0]), int(zero_point[0]), out=codes)
+    else:
+        ops.quantize_linear(values.reshape(box), scale, zero_point, axis=1, out=codes.reshape(box))
+    real = np.empty(box)
+    ops.dequantize_linear(codes.reshape(box), scale, zero_point, axis=1 if len(scale) > 1 else None, out=real)
+    wide = values.astype(np.float64, copy=False).reshape(box)
+    error = real - wide
+    account["signal"] += np.square(wide).sum()
+    account["noise"] += np.square(error).sum()
+    account["most"] = max(float(account["most"]), float(np.abs(error).max()))
+    account["crc"] = _kernels.crc32(codes, int(account["crc"]))
 
 
 def _write_qparams(qparams: QParams, low: int, options: Options, writes: Sequence[Write], result: Coded) -> None:
     for i, data in ((1, qparams.scale.astype("<f4")), (2, qparams.zero_point.astype(options.dtype.codes))):
         writes[i](low * data.itemsize, data)
-        result.crcs[i] = zlib.crc32(data.data, result.crcs[i])
-
-
-def _sum_of_squares(values: NDArray[Any]) -> float:
-    whole = values.size // _RUN * _RUN
-    total = 0.0
-    for runs in (values[:whole].reshape(-1, _RUN), values[whole:].reshape(1, -1)):
-        # One product a run: too short for a threaded BLAS, and one call for all of them.
-        total += float(np.matmul(runs[:, None, :], runs[:, :, None]).sum(dtype=np.float64))
-    return total
+        result.crcs[i] = _kernels.crc32(data, result.crcs[i])
 
 
 def copy(tensor: SourceTensor, write: Write) -> int:
@@ -236,5 +241,5 @@ def copy(tensor: SourceTensor, write: Write) -> int:
         bits = read(start, min(start + PIECE, tensor.size))
         data = np.ascontiguousarray(bits).view(np.uint8)
         write(start * bits.itemsize, data)
-        crc = zlib.crc32(data.data, crc)
+        crc = _kernels.crc32(data, crc)
     return crc

@@ -6,11 +6,11 @@ import hashlib
 import json
 import os
 import shutil
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from quantkit import _kernels
 from quantkit.cpu import num_threads
 from quantkit.errors import FormatError, InvalidArgument, OutputError
 from quantkit.files import ResumableFile, TensorLayout, check_output, open_tensors, plan_tensors, resumable_write
@@ -97,6 +97,7 @@ class _Writer:
                 max_error=coded.max_error,
                 sqnr_db=None if sqnr is None else max(sqnr, -999.0),
             )
+        self._file.write_back(*pieces[0][:2])
         row = replace(row, bytes_after=sum(size for _, size, _ in pieces))
         return {"row": _row_to_json(row), "pieces": pieces}
 
@@ -125,7 +126,7 @@ class _Writer:
             part = room[: min(_PIECE, size - at)]
             if self._file.read_at(offset + at, part) != len(part):
                 return -1
-            crc = zlib.crc32(part, crc)
+            crc = _kernels.crc32(part, crc)
         return crc
 
 

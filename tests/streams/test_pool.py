@@ -118,9 +118,10 @@ def test_the_first_error_cancels_and_waits_for_what_runs(pool):
 
 
 def test_errors_are_collected(pool):
-    results = list(pool.map(lambda i: 1 // i, [1, 0, 2], return_exceptions=True))
-    assert (results[0], results[2]) == (1, 0)
-    assert isinstance(results[1], ZeroDivisionError)
+    for ordered in (True, False):
+        results = list(pool.map(lambda i: 1 // (i % 3), range(100), return_exceptions=True, ordered=ordered))
+        assert sum(isinstance(r, ZeroDivisionError) for r in results) == 34
+        assert sum(r in (0, 1) for r in results if isinstance(r, int)) == 66
 
 
 def test_an_error_of_the_items(pool):

@@ -4,11 +4,13 @@
 #define QK_CALL_H
 
 #include "qk_affine.h"
+#include "qk_coded.h"
 #include "qk_conv.h"
 #include "qk_copy.h"
 #include "qk_dynamic.h"
 #include "qk_lookup.h"
 #include "qk_matmul.h"
+#include "qk_resize.h"
 #include "qk_statistics.h"
 
 typedef struct qk_call qk_call;
@@ -28,10 +30,12 @@ struct qk_call {
         qk_matmul_call matmul;
         qk_matmul_batch batch;
         qk_conv_call conv;
+        qk_coded_call coded;
+        qk_resize_call resize;
     };
 };
 
 qk_run_fn qk_run_affine, qk_run_copy, qk_run_dynamic, qk_run_range, qk_run_histogram, qk_run_lookup,
-    qk_run_matmul, qk_run_batch, qk_run_conv;
+    qk_run_matmul, qk_run_batch, qk_run_conv, qk_run_coded, qk_run_resize;
 
 #endif

@@ -41,14 +41,14 @@ static uint64_t xgetbv0(void) {
 uint32_t qk_isa_detected(void) {
     uint32_t found = BIT(QK_ISA_SCALAR), a, b, c, d;
     if (!__get_cpuid(1, &a, &b, &c, &d)) return found;
-    const int osxsave = (c >> 27) & 1, fma = (c >> 12) & 1, f16c = (c >> 29) & 1;
+    const int osxsave = (c >> 27) & 1, fma = (c >> 12) & 1, f16c = (c >> 29) & 1, pclmul = (c >> 1) & 1;
     if (!osxsave || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return found;
     const uint64_t xcr0 = xgetbv0();
     const int os_ymm = (xcr0 & 0x06) == 0x06, os_zmm = (xcr0 & 0xe6) == 0xe6;
     const int avx2 = (b >> 5) & 1;
     const int avx512 = ((b >> 16) & 1) && ((b >> 17) & 1) && ((b >> 30) & 1) && ((b >> 31) & 1); /* F DQ BW VL */
     const int vnni = (c >> 11) & 1, vbmi = (c >> 1) & 1;
-    if (!(os_ymm && avx2 && fma && f16c)) return found;
+    if (!(os_ymm && avx2 && fma && f16c && pclmul)) return found;
     found |= BIT(QK_ISA_AVX2);
     if (os_zmm && avx512) {
         found |= BIT(QK_ISA_AVX512);

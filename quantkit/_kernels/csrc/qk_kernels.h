@@ -36,6 +36,15 @@ typedef int64_t qk_range_columns_fn(const float *x, int64_t n, float *lo, float 
  * counters side by side, which break the store-to-load chains of values that fall into one bin. */
 typedef void qk_histogram_fn(const float *x, int64_t n, float lo, float per_unit, int32_t bins, uint32_t *tables);
 #define QK_HISTOGRAM_TABLES 4
+/* What the codes of x lose: sums of squares of x and of d = dequantize(code) - x, and the largest |d|. Added to, in float64,
+ * once a call: the sums of a call are of float32, for a few thousand elements. */
+typedef struct {
+    double signal, noise;
+    float most;
+} qk_loss;
+typedef void qk_error_fn(const float *x, const void *codes, int64_t n, const qk_affine *p, qk_loss *loss);
+/* The register of a CRC-32 after n more bytes; it begins, and is shown, inverted. */
+typedef uint32_t qk_crc32_fn(const void *x, int64_t n, uint32_t state);
 /* y[i] = table[x[i]]; y may be x. */
 typedef void qk_lookup_fn(const uint8_t *x, uint8_t *y, int64_t n, const uint8_t *table);
 
