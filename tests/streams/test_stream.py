@@ -4,7 +4,6 @@ import asyncio
 import contextvars
 import threading
 import time
-import traceback
 
 import numpy as np
 import pytest
@@ -229,119 +228,6 @@ def test_a_task_made_in_a_context_stays_in_it():
     asyncio.run(main())
 
 
-def enqueue_bad():
-    return ops.dynamic_quantize_linear(BAD)
-
-
-def test_an_error_names_the_line_that_queued_it_and_reaches_the_next_wait_once():
-    s = qk.Stream(name="mine")
-    with qk.stream(s):
-        enqueue_bad()
-    with pytest.raises(InvalidArgument, match="got 2 that are NaN or infinite") as caught:
-        s.synchronize()
-    (note,) = caught.value.__notes__
-    assert note.startswith("dynamic_quantize_linear, queued on mine at ")
-    assert note.endswith(f"{__file__}:{enqueue_bad.__code__.co_firstlineno + 1}, in enqueue_bad")
-    s.synchronize()
-
-
-def test_an_error_poisons_what_depends_on_it_and_nothing_else():
-    first, second = qk.Stream(), qk.Stream()
-    with qk.stream(first):
-        bad, scale, _ = enqueue_bad()
-        good = ops.copy(X)
-        worse = ops.dequantize_linear(bad, 0.1)
-    with qk.stream(second):
-        worst = ops.copy(worse)
-        fine = ops.copy(good)
-    assert np.array_equal(fine, X)
-    assert np.array_equal(good, X)
-    for broken in (bad, scale, worse, worst, worst):
-        with pytest.raises(InvalidArgument, match="NaN or infinite"):
-            np.asarray(broken)
-    with pytest.raises(InvalidArgument, match="NaN or infinite") as caught:
-        worst[0]
-    notes = caught.value.__notes__
-    assert "dynamic_quantize_linear" in notes[0]
-    assert notes[-1].startswith("copy, queued on")
-    first.synchronize()  # all of them were seen
-    second.synchronize()
-
-
-def test_a_failed_result_is_good_again_when_all_of_it_is_written():
-    s = qk.Stream()
-    with qk.stream(s):
-        bad = enqueue_bad()[0]
-        with pytest.raises(InvalidArgument):
-            s.synchronize()
-        ops.copy(np.uint8([1, 2, 3]), out=bad)
-    assert np.asarray(bad).tolist() == [1, 2, 3]
-
-
-def test_a_part_written_does_not_mend_the_rest():
-    s = qk.Stream()
-    whole = qk.full((4,), 0, dtype=np.uint8)
-    part = whole[:3]
-    with qk.stream(s):
-        gate = gated(s)
-        ops.copy(s_poison(s), out=whole)
-        ops.copy(np.uint8([1, 2, 3]), out=part)
-    gate.set()
-    with pytest.raises(InvalidArgument):
-        np.asarray(whole)
-    with pytest.raises(InvalidArgument):
-        s.synchronize()
-
-
-def s_poison(s):
-    return ops.dynamic_quantize_linear(np.float32([np.nan, 1, 2, 3]))[0]
-
-
-def test_several_errors_come_together():
-    s = qk.Stream()
-    s.submit(lambda: 1 / 0)
-    s.submit([].pop)
-    with pytest.raises(ZeroDivisionError) as caught:
-        s.synchronize()
-    assert any("pop from empty list" in note for note in caught.value.__notes__)
-    s.synchronize()
-
-
-def test_raising_twice_does_not_grow_the_traceback():
-    with qk.StreamContext():
-        bad = enqueue_bad()[0]
-    depths = []
-    for _ in range(3):
-        try:
-            np.asarray(bad)
-        except InvalidArgument as error:
-            depths.append(len(traceback.extract_tb(error.__traceback__)))
-    assert len(set(depths)) == 1
-
-
-def test_an_error_with_out_an_ndarray_is_raised_at_the_call():
-    with qk.StreamContext() as c:
-        bad = enqueue_bad()[0]
-        with pytest.raises(InvalidArgument, match="NaN or infinite"):
-            ops.copy(bad, out=np.empty(3, np.uint8))
-    c.synchronize()
-
-
-def test_an_error_that_nobody_sees_is_printed(monkeypatch):
-    seen = []
-    monkeypatch.setattr("sys.unraisablehook", lambda args: seen.append(args.exc_value))
-    s = qk.Stream()
-    with qk.stream(s):
-        enqueue_bad()
-    while not s.query():
-        time.sleep(0.001)
-    del s
-    time.sleep(0)  # where the main thread looks for what it was asked to do
-    assert [str(error) for error in seen] == [
-        "dynamic_quantize_linear: wanted finite values, got 2 that are NaN or infinite"
-    ]
-
-
 def test_cancel():
     first, second, seen = qk.Stream(), qk.Stream(), []
     gate = gated(first)
@@ -397,66 +283,6 @@ def test_a_dropped_stream_finishes_its_work():
     for y, future in results:
         assert np.array_equal(y, ops.quantize_linear(X, 0.1, 30))
         assert future.result() == 3
-
-
-@pytest.mark.parametrize("wait", ["synchronize", "wait_completion", "future", "event", "array", "other stream"])
-def test_a_callable_that_waits_for_itself_is_told(wait):
-    s, other = qk.Stream(), qk.Stream()
-    gate = gated(s)
-
-    def body():
-        if wait == "future":
-            later.result()
-        elif wait == "event":
-            event.synchronize()
-        elif wait == "array":
-            with qk.stream(s):
-                y = ops.copy(X)
-            np.asarray(y)
-        elif wait == "other stream":
-            other.synchronize()
-        else:
-            getattr(s, wait)()
-
-    future = s.submit(body)
-    later, event = s.submit(int), s.record_event()
-    other.wait_event(event)
-    gate.set()
-    if wait == "array":
-        future.exception()  # the copy comes after the callable: it has no values yet, which is told or seen
-    else:
-        with pytest.raises(StreamError, match="never end"):
-            future.result(10)
-    assert later.result(10) == 0
-    assert s.wait_completion(10)
-    assert other.wait_completion(10)
-
-
-def test_two_callables_that_wait_for_each_other():
-    first, second = qk.Stream(), qk.Stream()
-    ready = threading.Barrier(2)
-
-    def body(other):
-        ready.wait(10)
-        other.record_event().synchronize()
-
-    futures = [first.submit(body, second), second.submit(body, first)]
-    errors = [f.exception(10) for f in futures]
-    assert sum(isinstance(error, StreamError) for error in errors) == 1
-    assert first.wait_completion(10)
-    assert second.wait_completion(10)
-
-
-def test_a_callable_reads_arrays_as_they_were_in_its_turn():
-    s = qk.Stream()
-    a = qk.full((100,), 1.0, dtype=np.float32)
-    gate = gated(s)
-    future = s.submit(lambda: np.array(a))
-    with qk.stream(s):
-        ops.copy(np.full(100, 2, np.float32), out=a)  # comes later, waits for nothing that the callable could block
-    gate.set()
-    assert (future.result(10) == 1).all()
-    assert (np.asarray(a) == 2).all()
 
 
 def test_many_streams_do_not_outgrow_their_threads():
