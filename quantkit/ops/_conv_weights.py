@@ -30,6 +30,7 @@ class PackedConv:
         Bytes held.
     """
 
+    device = "cpu"
     __slots__ = ("_codes", "_packed", "group", "is_signed", "last", "shape")
 
     def __init__(self, verb: str, w: Any, group: Any) -> None:

@@ -91,7 +91,7 @@ def conv_integer(
     InvalidDType, ShapeMismatch, InvalidQParams, InvalidArgument
         Naming the argument, what was wanted and what came.
     """
-    if on_gpu(x, w, out):
+    if (type(x) is not np.ndarray or type(w) is not PackedConv) and on_gpu(x, w, out):
         attributes = (strides, pads, dilations, auto_pad)
         return cuda_products.conv_integer(x, w, x_zero_point, w_zero_point, attributes, group, out)
     if (stream := current()) is not None:
@@ -148,7 +148,7 @@ def qlinear_conv(
     InvalidDType, ShapeMismatch, InvalidQParams
         Naming the argument, what was wanted and what came.
     """
-    if on_gpu(x, w, out):
+    if (type(x) is not np.ndarray or type(w) is not PackedConv) and on_gpu(x, w, out):
         parameters = (x_scale, x_zero_point, w_scale, w_zero_point, y_scale, y_zero_point, bias)
         attributes = (strides, pads, dilations, auto_pad)
         return cuda_products.qlinear_conv(x, w, parameters, attributes, group, out)

@@ -34,7 +34,7 @@ def copy(x: Any, *, out: Any = None) -> Any:
     InvalidDType, ShapeMismatch
         Naming what was wanted and what came.
     """
-    if on_gpu(x, out):
+    if type(x) is not np.ndarray and on_gpu(x, out):
         return cuda_elements.copy(x, out)
     if (stream := current()) is not None:
         return queued(stream, copy, (x,), (), out)

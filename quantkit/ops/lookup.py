@@ -61,7 +61,7 @@ def lookup(q: Any, table: Any, *, out: Any = None) -> Any:
     InvalidDType, ShapeMismatch
         Naming what was wanted and what came.
     """
-    if on_gpu(q, out):
+    if type(q) is not np.ndarray and on_gpu(q, out):
         return cuda_elements.lookup(q, table, out)
     if (stream := current()) is not None:
         return queued(stream, lookup, (q,), (table,), out)
@@ -114,7 +114,7 @@ def requantize(
     InvalidQParams, InvalidDType, ShapeMismatch
         Naming what was wanted and what came.
     """
-    if on_gpu(q, out):
+    if type(q) is not np.ndarray and on_gpu(q, out):
         return cuda_elements.requantize(q, (scale, zero_point, new_scale, new_zero_point), axis, dtype, out)
     if (stream := current()) is not None:
         given = (scale, zero_point, new_scale, new_zero_point)

@@ -14,7 +14,7 @@ from quantkit import _kernels
 from quantkit._kernels import KeptPlans, MatmulPlan, PackedMatmul
 from quantkit.errors import InvalidDType, ShapeMismatch
 from quantkit.ops._depth import check_depth
-from quantkit.ops._devices import cuda_products, on_gpu
+from quantkit.ops._devices import PLAIN, cuda_products, on_gpu
 from quantkit.ops._operands import multiplier, whole_bias, zero_points
 from quantkit.qparams import as_qdtype
 from quantkit.storage import Array
@@ -202,7 +202,7 @@ def matmul_integer(a: Any, b: Any, a_zero_point: Any = 0, b_zero_point: Any = 0,
     # First what takes no longer than a small product.
     if (stream := current()) is None and (done := _run_kept(a, b, parameters, _INT32, out)) is not None:
         return done
-    if on_gpu(a, b, out):
+    if (type(a) is not np.ndarray or type(b) not in PLAIN) and on_gpu(a, b, out):
         return cuda_products.matmul_integer(a, b, a_zero_point, b_zero_point, out)
     if stream is not None:
         return queued(stream, matmul_integer, (a, b), parameters, out)
@@ -254,7 +254,7 @@ def matmul_integer_to_float(
     InvalidDType, ShapeMismatch, InvalidQParams
         Naming what was wanted and what came.
     """
-    if on_gpu(a, b, out):
+    if (type(a) is not np.ndarray or type(b) not in PLAIN) and on_gpu(a, b, out):
         there: NDArray[np.float32]
         there = cuda_products.matmul_to_float(a, b, a_scale, b_scale, a_zero_point, b_zero_point, bias, out)
         return there
@@ -339,7 +339,7 @@ def qlinear_matmul(
         given = getattr(out, "dtype", None) or getattr(y_zero_point, "dtype", None) or getattr(a, "dtype", None)
         if (done := _run_kept(a, b, parameters, given, out)) is not None:
             return done
-    if on_gpu(a, b, out):
+    if (type(a) is not np.ndarray or type(b) not in PLAIN) and on_gpu(a, b, out):
         return cuda_products.qlinear_matmul(a, b, parameters, bias, out)
     if stream is not None:
         return queued(stream, _qlinear_matmul, (a, _packed_for(b, bias)), parameters, out, bias=bias)
