@@ -263,7 +263,12 @@ cdef class Task:
         self.reported = True
         if self.cause is not None:
             self.cause.reported = True
-        raise error.with_traceback(self.traceback)
+        if type(self.verb) is str:
+            raise error.with_traceback(self.traceback)
+        # Another one each time: the frames that it passes through may hold the very array whose hazards hold this task.
+        fresh = type(error)(*error.args)
+        fresh.__notes__ = list(error.__notes__)
+        raise fresh
 
     def tell(self):
         """Print the error, where it never reached anybody."""

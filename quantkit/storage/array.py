@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from quantkit._kernels import _core
 from quantkit._kernels._core import ArrayBase, ElementType, Memory, Wire
 from quantkit.errors import InvalidDType, ShapeMismatch, StorageError
 from quantkit.storage.bytestorage import ByteStorage, contiguous_bytes, pickled_bytes
@@ -83,6 +84,10 @@ class Array(ArrayBase, Movable, NDArrayOperatorsMixin):
     def _operand(self) -> Any:
         """Return what verbs take: an ndarray, zero-copy; on a GPU the Array itself."""
         return self._wire()
+
+    def _in_turn(self) -> Any:
+        """Return what verbs take that may be queued: on a stream the Array itself, which is not waited for."""
+        return self._operand() if _core.current() is None else self
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -200,9 +205,12 @@ class Array(ArrayBase, Movable, NDArrayOperatorsMixin):
         return self
 
     def clone(self) -> Self:
-        """Return a contiguous copy on the heap."""
+        """Return a contiguous copy on the heap. On a stream it is made in its turn, as verbs are."""
         made = self._empty(self.shape, self._type)
-        np.copyto(made._wire(), self._wire())
+        if (stream := _core.current()) is not None:
+            _core.queued(stream, _clone, (self,), (), made)
+        else:
+            np.copyto(made._wire(), self._wire())
         return made
 
     __copy__ = clone
@@ -313,6 +321,12 @@ class Array(ArrayBase, Movable, NDArrayOperatorsMixin):
         text = np.array2string(np.asarray(self), separator=", ", prefix=f"{name}(")
         suffix = "" if name == "QUInt8Storage" else f", dtype={self._type.name}"
         return f"{name}({text}{suffix})"
+
+
+def _clone(x: NDArray[Any], *, out: NDArray[Any]) -> NDArray[Any]:
+    bits = f"u{x.dtype.itemsize}"
+    _core.copy(x.view(bits), out.view(bits))
+    return out
 
 
 def _unpickle(cls: Any, dtype: Any, shape: Any, data: Any) -> Array:

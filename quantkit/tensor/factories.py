@@ -18,6 +18,7 @@ from quantkit.ranges import BINS, Histogram, RangeMethod, can_divide, choose_ran
 from quantkit.storage import Array, ByteStorage, QUInt8Storage
 from quantkit.storage.bytestorage import contiguous_bytes
 from quantkit.storage.dtypes import as_shape, device_index, element_type
+from quantkit.streams.queue import current
 from quantkit.tensor.qtensor import DEFAULT, QTensor, real
 
 
@@ -362,7 +363,7 @@ def quantize(
     QTensor([-0.99999994,  0.        ,  1.5       ], dtype=quint8, scale=0.00980392192, zero_point=102)
     """
     kind = as_qdtype(dtype)
-    values = _values(x)
+    values = x if scale is not None and _may_be_pending(x) else _values(x)
     if axis is not None:
         if not -values.ndim <= axis < values.ndim:
             raise InvalidArgument(f"axis {axis} does not fit shape {values.shape}")
@@ -376,8 +377,13 @@ def quantize(
     codes = _new(kind, values.shape, element_type(kind), values.device if isinstance(values, Array) else None)
     made = QTensor(codes, qparams)
     if math.prod(values.shape):
-        ops.quantize_linear(values, qparams.scale, qparams.zero_point, axis=axis, out=codes._operand())
+        ops.quantize_linear(values, qparams.scale, qparams.zero_point, axis=axis, out=codes._in_turn())
     return made
+
+
+def _may_be_pending(x: Any) -> bool:
+    """Whether `x` is an Array of real values on a stream, where it is read in its turn."""
+    return current() is not None and isinstance(x, Array) and (x.dtype.kind == "f" or x.dtype.name == "bfloat16")
 
 
 def _values(x: Any) -> Any:

@@ -135,10 +135,10 @@ class QTensor(Codes, NDArrayOperatorsMixin):
         return codes
 
     def dequantize(self, *, out: NDArray[Any] | None = None) -> NDArray[Any]:
-        """Return the real values ``(code - zero_point) * scale`` as float32, or in `out`."""
+        """Return the real values ``(code - zero_point) * scale`` as float32, or in `out`; on a stream, pending."""
         q = self._qparams
         result: NDArray[Any] = ops.dequantize_linear(
-            self._codes._operand(), q.scale, q.zero_point, axis=q.axis, out=out
+            self._codes._in_turn(), q.scale, q.zero_point, axis=q.axis, out=out
         )
         return result
 
@@ -220,7 +220,7 @@ class QTensor(Codes, NDArrayOperatorsMixin):
         return self if codes is self._codes else self._make(codes, self._qparams)
 
     def clone(self) -> Self:
-        """Return a contiguous copy on the heap, or on the same GPU."""
+        """Return a contiguous copy on the heap, or on the same GPU. On a stream it is made in its turn."""
         return self._make(self._codes.clone(), self._qparams)
 
     __copy__ = clone

@@ -1,8 +1,11 @@
 """Errors of work on streams: where they are raised, what they poison, and that none is lost."""
 
+import contextlib
+import gc
 import threading
 import time
 import traceback
+import weakref
 
 import numpy as np
 import pytest
@@ -132,3 +135,22 @@ def test_an_error_that_nobody_sees_is_printed(monkeypatch):
     assert [str(error) for error in seen] == [
         "dynamic_quantize_linear: wanted finite values, got 2 that are NaN or infinite"
     ]
+
+
+def test_an_error_that_passed_through_frames_keeps_no_array_alive():
+    s = qk.Stream()
+
+    def read():
+        with qk.stream(s):
+            bad = ops.copy(enqueue_bad()[0])
+        seen.append(weakref.ref(bad))
+        with pytest.raises(InvalidArgument):
+            s.submit(lambda: np.asarray(bad)).result()
+
+    seen = []
+    for _ in range(5):
+        read()
+    with contextlib.suppress(InvalidArgument):
+        s.synchronize()
+    gc.collect()
+    assert [ref() for ref in seen] == [None] * 5

@@ -319,6 +319,38 @@ def test_tensors_inside_a_stream():
     assert np.array_equal(codes, plain.int_repr())
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int32, np.float16, np.float32, ml_dtypes.bfloat16])
+def test_clone_is_made_in_its_turn(dtype):
+    s = qk.Stream()
+    x = qk.full((6, 4), 1, dtype=dtype)
+    turned, gate = x.T, gated(s)
+    with qk.stream(s):
+        twin, other = x.clone(), turned.clone()
+        assert not s.query()
+        ops.copy(np.full((6, 4), 3, dtype), out=x)
+    gate.set()
+    assert (np.asarray(twin) == 1).all()
+    assert (np.asarray(other) == 1).all()
+    assert other.is_contiguous()
+    assert (np.asarray(x) == 3).all()
+
+
+def test_tensors_are_quantized_cloned_and_dequantized_in_their_turn():
+    s = qk.Stream()
+    gate = gated(s)
+    with qk.stream(s):
+        pending = ops.copy(X)
+        t = qk.quantize(pending, 0.05, 128)
+        u = t.clone()
+        d = u.dequantize()
+        assert not s.query()  # nothing was waited for
+    assert (t.shape, d.shape, d.dtype) == (X.shape, X.shape, np.float32)
+    gate.set()
+    plain = qk.quantize(X, 0.05, 128)
+    assert np.array_equal(u.int_repr(), plain.int_repr())
+    assert np.array_equal(np.asarray(d), plain.dequantize())
+
+
 def test_threads_of_a_stream():
     def threads(s):
         return s.submit(qk.cpu.num_threads).result()
