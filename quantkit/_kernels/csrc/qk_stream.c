@@ -166,8 +166,10 @@ static void sleep_on(qk_stream *s) {
 }
 
 static qk_task *unfinished_dependency(const qk_task *t) {
-    for (int i = 0; i < t->after_count; i++)
-        if (t->after[i].task->state < QK_DONE) return t->after[i].task;
+    for (int i = 0; i < t->after_count; i++) {
+        qk_task *found = qk_task_unfinished(t->after[i].task);
+        if (found) return found;
+    }
     return NULL;
 }
 

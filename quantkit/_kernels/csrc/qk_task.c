@@ -128,9 +128,22 @@ static int reserve(qk_task *t, int more) {
     return 0;
 }
 
+/* A cancelled task is over at once, but what it waited for may still use the bytes: whoever comes after it comes after
+ * that. Chains of cancelled tasks may be long, so that the last dependency of each is followed without recursion. */
+qk_task *qk_task_unfinished(qk_task *t) {
+    while (t->state == QK_CANCELLED && t->after_count) {
+        for (int i = 0; i < t->after_count - 1; i++) {
+            qk_task *found = qk_task_unfinished(t->after[i].task);
+            if (found) return found;
+        }
+        t = t->after[t->after_count - 1].task;
+    }
+    return t->state < QK_DONE ? t : NULL;
+}
+
 /* A task that is over well is nothing to wait for; one that failed matters to those that use what it wrote. */
 static void add_after(qk_task *t, qk_task *other, int reads) {
-    if (other == t || (other->state >= QK_DONE && !(reads && other->state > QK_DONE))) return;
+    if (other == t || (other->state >= QK_DONE && !(reads && other->state > QK_DONE) && !qk_task_unfinished(other))) return;
     other->refs++;
     t->after[t->after_count++] = (qk_after){other, reads};
 }
@@ -203,8 +216,10 @@ void qk_task_end(qk_task *t, qk_state state) {
     t->finished = qk_nanoseconds();
     atomic_store_explicit(&t->state, state, memory_order_release);
     t->next = NULL;
-    for (int i = 0; i < t->after_count; i++) qk_task_unref_locked(t->after[i].task);
-    t->after_count = 0;
+    if (state != QK_CANCELLED) {
+        for (int i = 0; i < t->after_count; i++) qk_task_unref_locked(t->after[i].task);
+        t->after_count = 0;
+    }
     for (qk_waiter *w = t->waiters; w; w = w->next) pthread_cond_signal(w->wake);
     t->waiters = NULL;
     hand_over(t);
@@ -226,8 +241,13 @@ void qk_task_unwatch(qk_task *t, qk_waiter *waiter) {
 
 /* Whether `t` can only be over after `other`: by the order of its queue, by what tasks wait for, or by what a callable
  * that runs now is waiting for. From the front of a queue, so that searches stay shallow: each goes further back. */
-static int depends(const qk_task *t, const qk_task *other, uint64_t mark) {
+static int depends(qk_task *t, const qk_task *other, uint64_t mark) {
     if (t == other) return 1;
+    if (t->state == QK_CANCELLED && t->mark != mark) {
+        t->mark = mark;
+        for (int i = 0; i < t->after_count; i++)
+            if (depends(t->after[i].task, other, mark)) return 1;
+    }
     if (t->state >= QK_DONE || t->mark == mark) return 0;
     if (!t->stream_head) return 0;
     for (qk_task *u = *t->stream_head; u; u = u->next) {

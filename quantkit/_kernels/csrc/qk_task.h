@@ -60,6 +60,8 @@ void qk_task_end(qk_task *task, qk_state state);
 int qk_task_unref_locked(qk_task *task);
 void qk_task_watch(qk_task *task, qk_waiter *waiter);
 void qk_task_unwatch(qk_task *task, qk_waiter *waiter);
+/* The task that whoever comes after this one must wait for now, or NULL. */
+qk_task *qk_task_unfinished(qk_task *task);
 /* Find what a task must wait for, and enter it in the hazards; -1 without memory, with nothing entered. */
 int qk_task_order(qk_task *task, const qk_access *accesses, int count);
 /* The task, with a new reference, to which it is owed that what this one reads does not exist; or NULL. */
