@@ -332,6 +332,8 @@ class _Job:
                     best = refiner.make(equalized=True)
                 else:
                     best = refiner.best(self.reference, probes, lambda done, total: self.tell("refine", done, total))
+                    if not self.allow_slower:
+                        best = refiner.balanced(best)
             if probes is not None and self.measure and not self.allow_slower:
                 with self.stage("speed"):
                     best = refiner.faster(self.reference, best, report.warnings)
