@@ -180,6 +180,8 @@ class Refiner:
             return base
         costs = self._predicted(base)
         for chosen in promising(costs, assignments(costs, _MAC_SHARES)):
+            if chosen.all():
+                return base
             left = {int(i): _COSTLY for i in np.flatnonzero(~chosen)} | base.left_float
             found = self.make(equalized=base.equalized, left_float=left)
             if not any(record.decision == "static" for record in found.records):
