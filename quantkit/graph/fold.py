@@ -1,8 +1,8 @@
 """Constant folding, as far as weights need it.
 
 A weight may hide in a Constant node, behind Identity, Cast, Transpose or Reshape, or be computed from other
-constants. All of these become initializers here. What would blow up the file (a ConstantOfShape, an Expand, a Tile)
-stays a node.
+constants, as the weights of an NFNet are. All of these become initializers here. What would blow up the file (a large
+ConstantOfShape, Expand or Tile) stays a node.
 """
 
 from __future__ import annotations
@@ -17,48 +17,77 @@ from quantkit.graph.ir import Graph, Model
 from quantkit.graph.node import Node
 from quantkit.graph.tensors import from_array
 
-# Cheap, deterministic, and no larger than what they read.
+# Deterministic. What comes out larger than what went in is not kept.
 _FOLDABLE = frozenset(
     (
         "Abs",
         "Add",
         "And",
+        "BatchNormalization",
         "Cast",
         "Ceil",
         "Clip",
         "Concat",
+        "ConstantOfShape",
+        "Cos",
+        "CumSum",
         "Div",
+        "Einsum",
         "Equal",
+        "Erf",
         "Exp",
+        "Expand",
         "Flatten",
         "Floor",
         "Gather",
+        "GatherElements",
+        "GatherND",
+        "Gemm",
         "Greater",
+        "GreaterOrEqual",
         "Identity",
+        "InstanceNormalization",
+        "LayerNormalization",
         "Less",
+        "LessOrEqual",
         "Log",
+        "MatMul",
         "Max",
         "Min",
+        "Mod",
         "Mul",
         "Neg",
         "Not",
         "Or",
+        "Pad",
         "Pow",
         "Range",
         "Reciprocal",
+        "ReduceL1",
+        "ReduceL2",
         "ReduceMax",
+        "ReduceMean",
         "ReduceMin",
         "ReduceProd",
         "ReduceSum",
+        "ReduceSumSquare",
         "Reshape",
+        "Round",
         "Shape",
+        "Sigmoid",
+        "Sign",
+        "Sin",
         "Size",
         "Slice",
+        "Softmax",
         "Split",
         "Sqrt",
         "Squeeze",
         "Sub",
+        "Tanh",
+        "Tile",
         "Transpose",
+        "Trilu",
         "Unsqueeze",
         "Where",
     )

@@ -90,7 +90,8 @@ class _Rewriter:
         output = node.outputs[0]
         graph.remove(node)
         product = emit.fresh(f"{output}_int32")
-        emit.node("MatMulInteger", [x[0], codes, x[2]], product, node)
+        # A second operand that is an activation has a zero point of its own.
+        emit.node("MatMulInteger", [x[0], codes, x[2], *([w[2]] if np.any(w_zero) else [])], product, node)
         if bias is not None:
             total = emit.fresh(f"{output}_with_bias")
             emit.node("Add", [product, bias[0]], total, node)

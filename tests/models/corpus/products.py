@@ -74,3 +74,20 @@ def embedding():
     table = b.rng.normal(size=(300, 32)).astype(np.float32) * b.rng.uniform(0.1, 3, size=(1, 32)).astype(np.float32)
     x = b.op("Gather", b.const(table, "w"), b.op("Cast", b.op("Abs", b.op("Mul", "x", b.const(np.float32(50)))), to=7))
     return Built(b.model(b.op("MatMul", x, b.weight(32, 16, scale=0.2)), [vector("x", "n", "t")]), (3, 7))
+
+
+@entry
+def attention_from_one_product():
+    """Query, key and value from one product, as vision transformers have them: the value is codes with a zero point."""
+    b = Builder(33)
+    width, heads, tokens = 64, 2, 49
+    qkv = b.op("MatMul", "x", b.weight(width, 3 * width, scale=width**-0.5))
+    qkv = b.op("Add", qkv, b.const((b.rng.normal(size=3 * width) * 0.3 + 0.5).astype(np.float32)))
+    qkv = b.op("Reshape", qkv, b.const(np.array([0, tokens, 3, heads, width // heads])))
+    parts = b.op("Split", b.op("Transpose", qkv, perm=[2, 0, 3, 1, 4]), outputs=3, axis=0)
+    q, k, v = (b.op("Squeeze", part, b.const(np.array([0]))) for part in parts)
+    scores = b.op("MatMul", b.op("Mul", q, b.const(np.float32(0.25))), b.op("Transpose", k, perm=[0, 1, 3, 2]))
+    mixed = b.op("MatMul", b.op("Softmax", scores, axis=-1), v)
+    mixed = b.op("Reshape", b.op("Transpose", mixed, perm=[0, 2, 1, 3]), b.const(np.array([0, tokens, width])))
+    y = b.op("Add", b.op("MatMul", mixed, b.weight(width, width, scale=width**-0.5)), "x")
+    return Built(b.model(y, [vector("x", "n", tokens, width)], opset=14), (2, tokens, width))

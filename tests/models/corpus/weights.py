@@ -85,3 +85,21 @@ def bfloat16():
     last.output[0] = "y_half"
     proto.graph.node.append(helper.make_node("Cast", ["y_half"], [output], to=TensorProto.FLOAT))
     return proto
+
+
+@entry
+def standardized_weights():
+    """NFNets normalize their weights: exporters leave a BatchNormalization or means of constants in the graph."""
+    b = Builder(34)
+    w = b.weight(8, 3, 3, 3)
+    flat = b.op("Reshape", w, b.const(np.array([1, 8, 27])))
+    gain, zeros = b.const(np.linspace(0.1, 0.4, 8, dtype=np.float32)), b.const(np.zeros(8, np.float32))
+    stats = [b.const(np.full(8, v, np.float32)) for v in (0.01, 0.1)]
+    flat = b.op("BatchNormalization", flat, gain, zeros, *stats)
+    x = b.op("Relu", b.op("Conv", "x", b.op("Reshape", flat, b.const(np.array([8, 3, 3, 3]))), pads=[1] * 4))
+    w = b.weight(8, 8, 3, 3)
+    mean = b.op("ReduceMean", w, axes=[1, 2, 3])
+    centered = b.op("Sub", w, mean)
+    spread = b.op("Sqrt", b.op("ReduceMean", b.op("Mul", centered, centered), axes=[1, 2, 3]))
+    w = b.op("Mul", b.op("Div", centered, spread), b.op("Expand", b.const(np.float32([[[[0.1]]]])), b.op("Shape", w)))
+    return Built(b.model(b.op("Conv", x, w, pads=[1] * 4), opset=14), int8_ops=("QLinearConv",))
