@@ -117,7 +117,7 @@ cdef extern from "qk_matmul.h" nogil:
 
 cdef extern from "qk_conv.h" nogil:
     int QK_SPATIAL
-    int QK_CONV_TAPS, QK_CONV_COLUMNS, QK_CONV_DEPTHWISE
+    int QK_CONV_TAPS, QK_CONV_LINES, QK_CONV_DEPTHWISE
     ctypedef struct qk_packed_conv:
         int64_t channels
         int64_t outputs

@@ -11,8 +11,9 @@ cdef class PackedTaps:
         One a group, K rows by as many columns as the group has outputs; depthwise a single one with a column an output.
     kernel : tuple of up to 3 int
     channels, group : int
-    form : "taps", "columns" or "depthwise"
-        What K runs over: taps times channels padded to a multiple of 4; taps times channels; the taps in `order`.
+    form : "taps", "lines" or "depthwise"
+        What K runs over: taps times channels padded to a multiple of 4; rows of the kernel, each its taps times
+        channels padded to a multiple of 4; the taps in `order`.
     order : C-contiguous buffer of int32, for "depthwise"
         The tap of each row, -1 for none; its length is a multiple of 4.
     square : int
@@ -31,9 +32,9 @@ cdef class PackedTaps:
         cdef int32_t *taps
         cdef int64_t depth, i
         self.held = tuple([PackedMatmul(m) for m in matrices])
-        if form not in ("taps", "columns", "depthwise"):
-            raise InvalidArgument(f"wanted form='taps', 'columns' or 'depthwise', got {form!r}")
-        self.c.form = {"taps": QK_CONV_TAPS, "columns": QK_CONV_COLUMNS, "depthwise": QK_CONV_DEPTHWISE}[form]
+        if form not in ("taps", "lines", "depthwise"):
+            raise InvalidArgument(f"wanted form='taps', 'lines' or 'depthwise', got {form!r}")
+        self.c.form = {"taps": QK_CONV_TAPS, "lines": QK_CONV_LINES, "depthwise": QK_CONV_DEPTHWISE}[form]
         if (not 1 <= len(kernel) <= QK_SPATIAL or min(kernel) < 1 or group < 1 or channels < 1 or channels % group
                 or math.prod(kernel) * channels > 1 << 48
                 or len(self.held) != (1 if form == "depthwise" else group)
@@ -47,7 +48,6 @@ cdef class PackedTaps:
             self.c.kernel[i] = 1
         for i in range(len(kernel)):
             self.c.kernel[3 - len(kernel) + i] = kernel[i]
-        depth = math.prod(kernel) * (channels // group)
         if form == "depthwise":
             depth = memoryview(order).nbytes // 4
             if depth % 4:
@@ -64,6 +64,10 @@ cdef class PackedTaps:
             self.c.square = square
         elif form == "taps":
             depth = math.prod(kernel) * ((channels // group + 3) // 4 * 4)
+        else:
+            depth = math.prod(kernel[:-1]) * ((kernel[len(kernel) - 1] * channels + 3) // 4 * 4)
+            if group != 1:
+                raise ShapeMismatch(f"wanted a single group for form='lines', got {group}")
         for i, p in enumerate(self.held):
             self.groups[i] = p.held.p
             self.nbytes += p.nbytes

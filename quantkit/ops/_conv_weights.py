@@ -90,15 +90,17 @@ class PackedConv:
         outputs, channels, kernel = w.shape[0] // self.group, w.shape[1], w.shape[2:]
         taps = math.prod(kernel)
         turned = w.reshape(self.group, outputs, channels, taps).transpose(0, 3, 2, 1)
-        # Short pieces are gathered into rows without gaps, long ones are read where they lie.
+        # Short pieces lie together: those of a row of the kernel are one.
         few = self.group == 1 and taps > 1 and (channels < 8 or (channels % 4 and channels < 16))
-        if few or channels % 4 == 0:
-            matrices = turned.reshape(self.group, taps * channels, outputs)
-        else:
-            padded = np.full((self.group, taps, -(-channels // 4) * 4, outputs), 0 if self.is_signed else 128, w.dtype)
-            padded[:, :, :channels] = turned
-            matrices = padded.reshape(self.group, -1, outputs)
-        return PackedTaps(list(matrices), kernel, self.channels, self.group, "columns" if few else "taps")
+        if few:
+            turned = turned.reshape(1, -1, kernel[-1] * channels, outputs)
+        pieces, length = turned.shape[1], turned.shape[2]
+        if length % 4:
+            padded = np.full((self.group, pieces, -(-length // 4) * 4, outputs), 0 if self.is_signed else 128, w.dtype)
+            padded[:, :, :length] = turned
+            turned = padded
+        matrices = turned.reshape(self.group, -1, outputs)
+        return PackedTaps(list(matrices), kernel, self.channels, self.group, "lines" if few else "taps")
 
     def _depthwise(self, zero_point: Any) -> PackedTaps:
         """Pack w - zero_point, of 9 bits, as one to three addends of 8 bits, each with taps of its own."""

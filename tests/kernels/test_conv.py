@@ -151,7 +151,7 @@ def test_float_output(isa):
     assert np.array_equal(y, sums * scale[:, None, None] + bias[:, None, None])
 
 
-@pytest.mark.parametrize("threads", [2, 3, 8])
+@pytest.mark.parametrize("threads", [1, 2, 3, 8])
 def test_threads_change_nothing(isa, threads):
     _kernels.set_num_threads(threads)
     rng = np.random.default_rng(4)
@@ -160,6 +160,8 @@ def test_threads_change_nothing(isa, threads):
         ((2, 256, 4, 4), (512, 256, 3, 3), 1),
         ((8, 96, 20, 20), (96, 1, 3, 3), 96),
         ((1, 3, 90, 90), (32, 3, 7, 7), 1),
+        ((1, 3, 5, 700), (16, 3, 3, 3), 1),
+        ((1, 3, 4, 2500), (16, 3, 3, 3), 1),
         ((1, 64, 3000), (64, 16, 5), 4),
     ]:
         x, w = codes(rng, shape, np.int8), codes(rng, w_shape)

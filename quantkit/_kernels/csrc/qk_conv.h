@@ -17,7 +17,7 @@ static inline int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
 typedef enum {
     QK_CONV_TAPS,     /* K = taps x channels of a group, each tap padded to a multiple of 4: rows in pieces */
-    QK_CONV_COLUMNS,  /* few channels: K = taps x channels without gaps; the rows of a block are gathered (im2col) */
+    QK_CONV_LINES,    /* few channels: K = rows of the kernel, each its taps x channels padded to a multiple of 4 */
     QK_CONV_DEPTHWISE /* one channel a group: K = taps, and each output channel reads its own */
 } qk_conv_form;
 
@@ -70,8 +70,16 @@ void qk_conv_copy(const qk_conv_call *call, int64_t image, qk_conv_source *s, ui
 /* at[k * stride + p]: where tap order[k] (tap k where order is NULL) of output pixel first + p begins; `zeros` outside. */
 void qk_conv_pointers(const qk_conv_call *call, const qk_conv_source *s, int64_t first, int64_t pixels,
                       const int32_t *order, int64_t count, const uint8_t *zeros, const uint8_t **at, int64_t stride);
-/* Rows of taps x channels bytes, `stride` bytes apart, of which QK_CONV_SLACK after each row are overwritten. */
-void qk_conv_columns(const qk_conv_call *call, const qk_conv_source *s, int64_t first, int64_t pixels, uint8_t *rows,
-                     int64_t stride);
+/* Bytes of a row of the kernel, and with padding. */
+static inline int64_t qk_conv_line(const qk_packed_conv *w) { return w->kernel[2] * w->channels; }
+static inline int64_t qk_conv_padded_line(const qk_packed_conv *w) { return qk_groups(qk_conv_line(w)) * 4; }
+/* A copy of the rows that the pixels read with their padding, so that the taps of a row of the kernel lie together and
+ * the pixels of a row, and its taps, at even distances: s->base is then what pixel `first` reads, s->stride as always. The
+ * kernel has no depth, and strides and dilations are short. */
+int64_t qk_conv_lines_bytes(const qk_conv_call *call, int64_t first, int64_t pixels);
+void qk_conv_lines(const qk_conv_call *call, int64_t image, int64_t first, int64_t pixels, uint8_t *memory, qk_conv_source *s);
+/* Rows of the padded lines of the kernel, gathered from a copied source into rows `stride` apart. */
+void qk_conv_gather(const qk_conv_call *call, const qk_conv_source *s, int64_t first, int64_t pixels, uint8_t *rows,
+                    int64_t stride);
 
 #endif

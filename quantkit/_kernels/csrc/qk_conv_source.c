@@ -29,7 +29,9 @@ int64_t qk_conv_copy_bytes(const qk_conv_call *call, const qk_conv_source *s) {
 static void copy_run(const qk_conv_call *call, const uint8_t *x, int64_t pixels, uint8_t *out) {
     const int64_t channels = call->w->channels, repeats = qk_conv_repeats(call->w), step = call->x_stride[2];
     const uint8_t flip = call->flip ? 0x80 : 0;
-    if (call->x_channel_stride == 1 && step == channels && repeats == 1) {
+    if (call->x_channel_stride == 1 && step == channels && repeats == 1 && !flip) {
+        memcpy(out, x, (size_t)(pixels * channels));
+    } else if (call->x_channel_stride == 1 && step == channels && repeats == 1) {
         for (int64_t i = 0; i < pixels * channels; i++) out[i] = x[i] ^ flip;
     } else if (step == 1 && repeats == 1 && channels > 1) {
         ((qk_transpose_fn *)qk_table[QK_SLOT_transpose_u8])(x, call->x_channel_stride, out, channels, channels, pixels, flip);
@@ -103,52 +105,66 @@ void qk_conv_pointers(const qk_conv_call *call, const qk_conv_source *s, int64_t
     }
 }
 
-/* The bytes of one kernel row go to `count` gathered rows, `to_step` apart, from places `from_step` apart: n bytes and up
- * to QK_CONV_SLACK more, in copies of a length that the compiler knows. */
-static void copy_lines(uint8_t *to, int64_t to_step, const uint8_t *from, int64_t from_step, int64_t n, int64_t count) {
-    if (n <= 16)
-        for (int64_t i = 0; i < count; i++) memcpy(to + i * to_step, from + i * from_step, 16);
-    else if (n <= 32)
-        for (int64_t i = 0; i < count; i++) memcpy(to + i * to_step, from + i * from_step, 32);
-    else
-        for (int64_t i = 0; i < count; i++)
-            for (int64_t k = 0; k < n; k += 32) memcpy(to + i * to_step + k, from + i * from_step + k, 32);
+/* The rows and columns of one image, or of its padding, that pixels of one row or of whole rows read. */
+typedef struct {
+    int64_t top, rows, left, columns;
+} window;
+
+static window window_of(const qk_conv_call *call, int64_t first, int64_t pixels) {
+    const int64_t width = call->out[2], row = first / width, from = first % width, one_row = from + pixels <= width;
+    const int64_t last = (first + pixels - 1) / width, reach = (call->w->kernel[1] - 1) * call->dilation[1] + 1;
+    return (window){row % call->out[1] * call->stride[1] - call->pad[1], (last - row) * call->stride[1] + reach,
+                    (one_row ? from : 0) * call->stride[2] - call->pad[2],
+                    ((one_row ? pixels : width) - 1) * call->stride[2] + call->w->kernel[2]};
 }
 
-void qk_conv_columns(const qk_conv_call *call, const qk_conv_source *s, int64_t first, int64_t pixels, uint8_t *rows,
-                     int64_t stride) {
-    const qk_packed_conv *w = call->w;
-    const int64_t *kernel = w->kernel, *dilation = call->dilation, channels = w->channels, width = s->high[2] - s->low[2];
-    const int64_t line = kernel[2] * channels, step = call->stride[2];
-    FOR_EACH_ROW(call, first, pixels, p, run, origin) {
-        /* Output pixels [from, to) have all of their columns inside, one after the other. */
-        int64_t from = run, to = run, unused;
-        if (dilation[2] == 1 || kernel[2] == 1) {
-            inside(origin[2], step, s->low[2], s->high[2], run, &from, &unused);
-            inside(origin[2] + kernel[2] - 1, step, s->low[2], s->high[2], run, &unused, &to);
-            to = larger(from, to);
+int64_t qk_conv_lines_bytes(const qk_conv_call *call, int64_t first, int64_t pixels) {
+    const window v = window_of(call, first, pixels);
+    return v.rows * v.columns * call->w->channels + QK_CONV_SLACK;
+}
+
+void qk_conv_lines(const qk_conv_call *call, int64_t image, int64_t first, int64_t pixels, uint8_t *memory, qk_conv_source *s) {
+    const int64_t channels = call->w->channels;
+    const window v = window_of(call, first, pixels);
+    const int64_t pitch = v.columns * channels;
+    const int64_t from = smaller(larger(-v.left, 0), v.columns), to = larger(smaller(call->in[2] - v.left, v.columns), from);
+    for (int64_t r = 0; r < v.rows; r++) {
+        const int64_t h = v.top + r;
+        const int exists = h >= 0 && h < call->in[1] && from < to;
+        uint8_t *out = memory + r * pitch;
+        if (!exists) {
+            memset(out, call->x_zero, (size_t)pitch);
+            continue;
         }
-        uint8_t *out = rows + p * stride;
-        /* In this order, because a copy runs over into what the next one writes. */
-        for (int64_t kd = 0; kd < kernel[0]; kd++)
-            for (int64_t kh = 0; kh < kernel[1]; kh++, out += line) {
-                const int64_t d = origin[0] + kd * dilation[0], h = origin[1] + kh * dilation[1];
-                if (d < s->low[0] || d >= s->high[0] || h < s->low[1] || h >= s->high[1]) {
-                    for (int64_t i = 0; i < run; i++) memset(out + i * stride, call->x_zero, (size_t)line);
-                    continue;
+        memset(out, call->x_zero, (size_t)(from * channels));
+        copy_run(call, call->x + image * call->x_batch_stride + h * call->x_stride[1] + (v.left + from) * call->x_stride[2],
+                 to - from, out + from * channels);
+        memset(out + to * channels, call->x_zero, (size_t)((v.columns - to) * channels));
+    }
+    memset(memory + v.rows * pitch, 0, QK_CONV_SLACK);
+    s->stride[2] = channels;
+    s->stride[1] = pitch;
+    s->base = memory + (first % call->out[2] * call->stride[2] - call->pad[2] - v.left) * channels;
+}
+
+void qk_conv_gather(const qk_conv_call *call, const qk_conv_source *s, int64_t first, int64_t pixels, uint8_t *rows,
+                    int64_t stride) {
+    const qk_packed_conv *w = call->w;
+    const int64_t *kernel = w->kernel, line = qk_conv_padded_line(w), padding = line - qk_conv_line(w);
+    FOR_EACH_ROW(call, first, pixels, p, run, origin) {
+        for (int64_t k = 0; k < kernel[0] * kernel[1]; k++) {
+            const int64_t d = origin[0] + k / kernel[1] * call->dilation[0], h = origin[1] + k % kernel[1] * call->dilation[1];
+            const int exists = d >= s->low[0] && d < s->high[0] && h >= s->low[1] && h < s->high[1];
+            const uint8_t *x = s->base + (exists ? (d - s->low[0]) * s->stride[0] + (h - s->low[1]) * s->stride[1] : 0);
+            for (int64_t i = 0; i < run; i++) {
+                uint8_t *out = rows + (p + i) * stride + k * line;
+                for (int64_t kw = 0; kw < kernel[2]; kw++, out += w->channels) {
+                    const int64_t column = origin[2] + i * call->stride[2] + kw * call->dilation[2];
+                    if (!exists || column < s->low[2] || column >= s->high[2]) memset(out, call->x_zero, (size_t)w->channels);
+                    else memcpy(out, x + (column - s->low[2]) * w->channels, (size_t)w->channels);
                 }
-                const uint8_t *x = s->base + (d - s->low[0]) * s->stride[0] + (h - s->low[1]) * s->stride[1];
-                const int64_t left = origin[2] - s->low[2];
-                copy_lines(out + from * stride, stride, x + (left + from * step) * channels, step * channels, line, to - from);
-                for (int64_t i = 0; i < run; i++) {
-                    if (i == from) i = to;
-                    for (int64_t kw = 0; kw < kernel[2] && i < run; kw++) {
-                        const int64_t column = left + i * step + kw * dilation[2];
-                        uint8_t *tap = out + i * stride + kw * channels;
-                        if (column < 0 || column >= width) memset(tap, call->x_zero, (size_t)channels);
-                        else memcpy(tap, x + column * channels, (size_t)channels);
-                    }
-                }
+                memset(out, 0, (size_t)padding); /* of no weight, but of the sums of rows */
             }
+        }
     }
 }

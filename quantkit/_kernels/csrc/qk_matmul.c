@@ -35,8 +35,7 @@ void qk_pack_matmul(qk_packed_matmul *packed, const char *b, int64_t row_stride,
     packed->half_range = p.low >= -64 && p.high <= 63;
 }
 
-/* The sum of n bytes. */
-static uint32_t sum_bytes(const uint8_t *a, int64_t n) {
+uint32_t qk_sum_bytes(const uint8_t *a, int64_t n) {
     uint32_t sum = 0;
     int64_t i = 0;
 #if QK_X86
@@ -91,7 +90,7 @@ static void run_block(job *j, int64_t m, int64_t rows, int64_t first_panel, int6
     }
     if (sums) {
         for (int64_t r = 0; r < rows; r++) {
-            const uint32_t sum = sum_bytes(t.a + r * t.a_stride, k);
+            const uint32_t sum = qk_sum_bytes(t.a + r * t.a_stride, k);
             const uint32_t a_zero = (uint32_t)call->a_zero_point - (call->e.a_zero ? (uint32_t)call->e.a_zero[m + r] : 0u);
             row_terms[r] = (int32_t)((uint32_t)k * a_zero - sum);
         }

@@ -67,8 +67,8 @@ typedef struct {
 /* All rows of one panel: c[rows][columns] = a'[rows][k] times the panel. A row of a' may come in `taps` pieces of k bytes
  * that lie anywhere, as those of a convolution do; the panel then holds the groups of one tap after those of another. */
 typedef struct {
-    const uint8_t *a; /* row r: a + r * a_stride, when `at` is NULL */
-    int64_t a_stride, rows, k;
+    const uint8_t *a; /* piece s of row r: a + s * a_piece_stride + r * a_stride, when `at` is NULL */
+    int64_t a_stride, a_piece_stride, rows, k;
     const uint8_t *const *at; /* piece s of row r: at[s * at_stride + r] + offset */
     int64_t at_stride, offset, taps;
     const int8_t *b;
@@ -80,10 +80,13 @@ typedef struct {
 } qk_matmul_tile;
 
 static inline const uint8_t *qk_tile_row(const qk_matmul_tile *t, int64_t tap, int64_t row) {
-    return t->at ? t->at[tap * t->at_stride + row] + t->offset : t->a + row * t->a_stride;
+    return t->at ? t->at[tap * t->at_stride + row] + t->offset : t->a + tap * t->a_piece_stride + row * t->a_stride;
 }
 
 typedef void qk_matmul_fn(const qk_matmul_tile *t);
+
+/* The sum of n bytes. */
+uint32_t qk_sum_bytes(const uint8_t *a, int64_t n);
 
 /* Pack b[k][n] of any strides; `flip` says that b is unsigned and 128 is taken off. The arrays are the caller's. */
 void qk_pack_matmul(qk_packed_matmul *packed, const char *b, int64_t row_stride, int64_t column_stride, int flip);
