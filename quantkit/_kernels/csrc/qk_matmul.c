@@ -13,6 +13,7 @@
 
 #define BLOCK_BYTES (192 << 10)  /* of `a` that one pass over the panels keeps in the second-level cache */
 #define PACKED_ROWS 64           /* of b that are packed into all panels before the next ones */
+#define SMALL_PRODUCT (16 << 10) /* bytes of a packed operand with its sums that take no memory of their own */
 #define WORTH_SHARING (1 << 18)  /* products below so many multiplications stay on one thread */
 
 void qk_pack_matmul(qk_packed_matmul *packed, const char *b, int64_t row_stride, int64_t column_stride, int flip) {
@@ -159,8 +160,9 @@ static void run_product(void *arg, int index) {
     qk_matmul_call call = batch->one;
     qk_packed_matmul packed = *call.b;
     const int64_t padded = qk_padded_columns(packed.n), bytes = (qk_packed_bytes(packed.k, packed.n) + 63) / 64 * 64;
-    char *scratch = NULL;
-    if (posix_memalign((void **)&scratch, 64, (size_t)(bytes + 8 * padded))) {
+    _Alignas(64) char small[SMALL_PRODUCT]; /* the heads of an attention find their memory in the first-level cache */
+    char *scratch = small;
+    if (bytes + 8 * padded > SMALL_PRODUCT && posix_memalign((void **)&scratch, 64, (size_t)(bytes + 8 * padded))) {
         atomic_store(&j->failed, 1);
         return;
     }
@@ -175,7 +177,7 @@ static void run_product(void *arg, int index) {
     call.a += batch->a_offsets[index];
     call.c = (char *)call.c + index * batch->c_offset;
     if (qk_matmul_run(&call) < 0) atomic_store(&j->failed, 1);
-    free(scratch);
+    if (scratch != small) free(scratch);
 }
 
 int qk_matmul_batch_run(const qk_matmul_batch *batch) {
