@@ -1,6 +1,7 @@
 """The public face: every name is there, lazily, and typed for users."""
 
 import ast
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -41,6 +42,13 @@ def test_a_misspelt_name():
         _ = qk.quantise
     assert "quantize_model" in dir(qk)
     assert isinstance(qk.__version__, str)
+
+
+def test_the_page_of_names_is_what_the_docstrings_say():
+    scope = runpy.run_path(str(SOURCE.parents[1] / "docs" / "make_api.py"))
+    assert scope["PAGE"].read_text() == scope["page"](), "run python docs/make_api.py"
+    listed = {name for names in scope["GROUPS"].values() for name in names}
+    assert listed == set(qk.__all__)
 
 
 USER = """
