@@ -62,7 +62,7 @@ GROUPS = {
         "default_stream",
         "profile",
     ),
-    "Modules": ("ops", "cpu", "errors"),
+    "Modules": ("ops", "cpu", "cuda", "errors"),
 }
 
 
