@@ -86,7 +86,7 @@ from quantkit.ranges import METHODS, RangeMethod
 @click.option(
     "--allow-slower",
     is_flag=True,
-    help="static: keep int8 also where onnxruntime measures slower than float. Without it those nodes stay float.",
+    help="static: keep int8 also where onnxruntime would be slower than in float. Without it those nodes stay float.",
 )
 @click.option(
     "--avoid-saturation",

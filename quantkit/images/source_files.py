@@ -87,7 +87,8 @@ class SourceFiles(NamedTuple):
         try:
             if is_url(name):
                 system, key = filesystem(name)
-                return system.info(key).get("size"), None
+                with reading(shown(name)):
+                    return system.info(key).get("size"), None
             status = os.stat(name)
         except (OSError, ValueError, FormatError):
             return None, None

@@ -128,9 +128,12 @@ def convolve(
         x = np.asarray(x)
     if is_packed := isinstance(w, packed):
         # Of `out`, the dtype alone decides what is made.
-        values = (verb, x.dtype.char, x.shape, None if out is None else out.dtype.char, *given)
-        if w.last is not None and w.last.holds(values):
-            made = w.last.made
+        kind = None if out is None else getattr(getattr(out, "dtype", None), "char", None)
+        values = (verb, x.dtype.char, x.shape, kind, *given)
+        # Read once: another thread may put its own call there at any time.
+        last = w.last
+        if last is not None and last.holds(values):
+            made = last.made
     if made is None:
         packed_w, made = make(x, w, out, given)
         if is_packed:

@@ -1,5 +1,8 @@
 """conv_integer, qlinear_conv and pack_conv as users call them."""
 
+import sys
+import threading
+
 import numpy as np
 import oracle
 import pytest
@@ -131,6 +134,32 @@ def test_auto_pad(auto_pad, pads, size):
         assert np.array_equal(y, oracle.conv_integer(x, w, 4, strides=[2], pads=pads))
     else:
         assert np.array_equal(y, oracle.conv_integer(x, w, 4))
+
+
+def test_threads_share_packed_weights():
+    """What one thread calls with must never reach another's call of the same packed weights."""
+    rng = np.random.default_rng(5)
+    x, w = codes(rng, (1, 4, 3, 3)), codes(rng, (8, 4, 3, 3), np.int8)
+    packed = ops.pack_conv(w)
+    wanted = [ops.conv_integer(x, w, z) for z in range(4)]
+    wrong: list[int] = []
+
+    def work(z):
+        for _ in range(3000):
+            if not np.array_equal(ops.conv_integer(x, packed, z), wanted[z]):
+                wrong.append(z)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-7)
+    try:
+        threads = [threading.Thread(target=work, args=(z,)) for z in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert not wrong
 
 
 def test_every_parameter_counts_from_call_to_call():

@@ -31,8 +31,10 @@ class Plan:
         Every node of the graph.
     born : dict of str to QParams
         Tensors that exist as codes.
-    signed : set of str
-        Tensors that are quantized to int8 where they are the second operand of a product.
+    read : dict of str to QParams
+        Other tensors that int8 nodes read: quantized for them alone.
+    read_signed : dict of str to QParams
+        The same to int8, where they are the second operand of a product.
     absorbed : dict of Node to Node
         Clamps that the quantized range of another node's output expresses.
     rescaled : dict of Node to float
