@@ -114,9 +114,9 @@ def quantize_model(
     refine : bool
         Static only: try a few ways and keep the one whose outputs agree best with the float model; see `refinement`.
     allow_slower : bool
-        By default nodes that onnxruntime would run slower in int8 stay float, as a model of time says (`costs.py`), which
-        is the same on every machine; only where the finished file measures slower twice does a measurement decide
-        (`speed.py`). True, or `refine` False, leaves out both; `measure` False leaves out the measurement.
+        By default nodes that onnxruntime would run slower in int8 stay float, as a model of time says (`costs.py`),
+        which is the same on every machine; only where the finished file measures slower twice does a measurement
+        decide (`speed.py`). True, or `refine` False, leaves out both; `measure` False leaves out the measurement.
     avoid_saturation : bool
         Keep the numbers the same on CPUs without VNNI: channels of weights that could saturate there get as much less
         range as that takes; see `saturation.py`.
