@@ -65,7 +65,7 @@ def as_qdtype(dtype: Any) -> QDType:
         return _BY_NAME[dtype]
     try:
         return _BY_CODES[np.dtype(dtype)]
-    except (TypeError, KeyError):
+    except (TypeError, ValueError, KeyError):
         raise InvalidDType(f"wanted quint8 (uint8 codes) or qint8 (int8 codes), got {dtype!r}") from None
 
 
@@ -235,7 +235,10 @@ def choose_qparams(
     """
     qdtype = as_qdtype(dtype)
     try:
-        lo, hi = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (low, high)))
+        given = [np.asarray(v) for v in (low, high)]
+        if any(v.dtype.kind in "cSUMm" for v in given):
+            raise TypeError
+        lo, hi = np.broadcast_arrays(*(v.astype(np.float64) for v in given))
     except (TypeError, ValueError):
         raise InvalidQParams(f"wanted two real numbers or two arrays of one length, got {low!r} and {high!r}") from None
     bad = ~(np.isfinite(lo) & np.isfinite(hi) & (lo <= hi))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 Row = tuple[str, ...]
 
@@ -12,6 +13,15 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def told(value: Any) -> str:
+    """Return what came, for an error: a short repr, or of an array its dtype and shape."""
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and shape and hasattr(value, "dtype"):
+        return f"an array of {value.dtype} {shape}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 80 else f"{text[:60]}... ({type(value).__name__})"
 
 
 def counted(count: int, noun: str) -> str:

@@ -19,6 +19,7 @@ from quantkit.qparams import QParams
 from quantkit.storage import Array, ByteStorage, QUInt8Storage
 from quantkit.storage.dtypes import element_type
 from quantkit.tensor import QTensor
+from quantkit.text import told
 
 if TYPE_CHECKING:
     from quantkit.files.tensors import TensorFile
@@ -83,6 +84,8 @@ def load(path: str | os.PathLike[str]) -> Any:
     InvalidDType
         For a dtype that an Array cannot hold; names the tensor.
     """
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidDType(f"load: wanted a path, got {told(path)}")
     file = open_tensors(path)
     axes, alone = _description(file)
     try:

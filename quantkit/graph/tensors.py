@@ -101,6 +101,8 @@ class TensorReader:
         if not location or Path(location).is_absolute() or ".." in Path(location).parts:
             raise ModelError(f"{what} must be a path inside the model's folder")
         path = self.folder / location
+        if path.is_dir():
+            raise ModelError(f"{what} is a folder, wanted a file")
         if not path.is_file():
             raise ModelError(f"{what} is missing: no file {path}")
         if not path.resolve().is_relative_to(self.folder.resolve()):
@@ -119,7 +121,12 @@ class TensorReader:
             length = int(entries.get("length", size - offset))
         except ValueError:
             raise ModelError(f"{self.where}: tensor {tensor.name!r} has a malformed offset or length") from None
-        if offset < 0 or length < 0 or offset + length > size:
+        if offset < 0 or length < 0:
+            raise ModelError(
+                f"{self.where}: tensor {tensor.name!r} has a negative offset or length of external data: "
+                f"{offset}, {length}"
+            )
+        if offset + length > size:
             raise ModelError(
                 f"{self.where}: external data of tensor {tensor.name!r} is truncated: bytes {offset} to "
                 f"{offset + length} wanted, {path} has {size}"

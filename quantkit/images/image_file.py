@@ -14,6 +14,7 @@ from quantkit.files import atomic_write
 from quantkit.images.decode import MAX_PIXELS, decode_image
 from quantkit.qparams import QParams
 from quantkit.tensor import QTensor, empty
+from quantkit.text import told
 
 if TYPE_CHECKING:
     from quantkit.images.decode import Source
@@ -58,6 +59,8 @@ def read_image(
     """
     if color not in {"RGB", "BGR", "L"}:
         raise InvalidArgument(f"color must be RGB, BGR or L, got {color!r}")
+    if not (isinstance(source, str | os.PathLike | bytes | bytearray | memoryview) or hasattr(source, "read")):
+        raise InvalidDType(f"read_image: wanted a path, bytes or a binary file, got {told(source)}")
     image = decode_image(
         source, color=color, background=background, white=white, max_pixels=max_pixels, frame=frame
     ).image

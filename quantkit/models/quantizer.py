@@ -41,6 +41,7 @@ from quantkit.models.verification.check import check_model, check_target, checks
 from quantkit.models.verification.execution import execution
 from quantkit.models.verification.verify import check_class_axis, measure_latency, verify
 from quantkit.ranges import RangeMethod
+from quantkit.text import told
 
 MODES = ("static", "dynamic", "weight_only")
 FORMATS = ("qdq", "qoperator")
@@ -156,6 +157,7 @@ def quantize_model(
     if mode != "static" and format != "qdq":
         raise InvalidArgument(f"format {format} is a form of static int8: it does not go with mode {mode}")
     method = RangeMethod(calibration_method, percentile)
+    included, excluded = _entries("include", include), _entries("exclude", exclude)
     if mode != "static" and method.needs_histogram:
         raise InvalidArgument(f"calibration_method {calibration_method} chooses static ranges: mode {mode} has none")
     check_threads(threads)
@@ -165,7 +167,7 @@ def quantize_model(
     job.report.thresholds = thresholds or Thresholds()
     job.class_axis, job.threads, job.measure, job.refine = class_axis, threads, measure, refine
     job.allow_slower, job.within_pairs, job.method = allow_slower, avoid_saturation, method
-    job.include, job.exclude = _entries(include), _entries(exclude)
+    job.include, job.exclude = included, excluded
     return job.run(output, calibration, validation, preset, limit, seed)
 
 
@@ -377,8 +379,12 @@ class _Counted:
             yield feed
 
 
-def _entries(given: Iterable[str]) -> list[str]:
-    return [given] if isinstance(given, str) else list(given)
+def _entries(option: str, given: Iterable[str]) -> list[str]:
+    entries: Any = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else [given]
+    for entry in entries:
+        if not isinstance(entry, str):
+            raise InvalidArgument(f"{option}: wanted names, got {told(entry)}")
+    return list(entries)
 
 
 def _refuse_int8(model: Model) -> None:

@@ -12,7 +12,7 @@ from quantkit._kernels import ConvPlan, KeptCall
 from quantkit.errors import InvalidDType, ShapeMismatch
 from quantkit.ops._conv_weights import PackedConv
 from quantkit.ops._depth import check_depth
-from quantkit.ops._operands import multiplier, whole_bias, zero_points
+from quantkit.ops._operands import as_array, empty, multiplier, whole_bias, zero_points
 from quantkit.qparams import as_qdtype
 from quantkit.storage import Array
 
@@ -35,11 +35,11 @@ def is_channels_last(x: NDArray[Any]) -> bool:
     )
 
 
-def empty_like_layout(shape: tuple[int, ...], dtype: np.dtype[Any], channels_last: bool) -> NDArray[Any]:
+def empty_like_layout(verb: str, shape: tuple[int, ...], dtype: np.dtype[Any], channels_last: bool) -> NDArray[Any]:
     """Return an array (N, C, ...) whose memory is in that order, or channels-last."""
     if channels_last:
-        return np.moveaxis(np.empty((shape[0], *shape[2:], shape[1]), dtype), -1, 1)
-    return np.empty(shape, dtype)
+        return np.moveaxis(empty(verb, (shape[0], *shape[2:], shape[1]), dtype), -1, 1)
+    return empty(verb, shape, dtype)
 
 
 def sums_plan(verb: str, w: PackedConv, x_dtype: np.dtype[Any], x_zero_point: Any, w_zero_point: Any) -> ConvPlan:
@@ -125,7 +125,7 @@ def convolve(
     """
     made: Made | None = None
     if type(x) is not np.ndarray:
-        x = np.asarray(x)
+        x = as_array(x, verb, "x")
     if is_packed := isinstance(w, packed):
         # Of `out`, the dtype alone decides what is made.
         kind = None if out is None else getattr(getattr(out, "dtype", None), "char", None)
@@ -141,7 +141,7 @@ def convolve(
     parts, shape, dtype = made
     result: Any = out
     if out is None:
-        result = empty_like_layout(shape, dtype, is_channels_last(x))
+        result = empty_like_layout(verb, shape, dtype, is_channels_last(x))
     elif isinstance(out, Array):
         result = np.asarray(out)
     if type(result) is not np.ndarray or result.shape != shape or result.dtype is not dtype:
@@ -152,7 +152,7 @@ def convolve(
     elif apart := not np.may_share_memory(result, x):
         _run_parts(parts, x, result)
     if not apart:
-        own = empty_like_layout(shape, dtype, is_channels_last(x))
+        own = empty_like_layout(verb, shape, dtype, is_channels_last(x))
         _run_parts(parts, x, own)
         _kernels.copy(own, result)
     filled: NDArray[Any] = result if out is None else out

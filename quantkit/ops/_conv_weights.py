@@ -10,6 +10,7 @@ import numpy as np
 from quantkit._kernels import KeptCall, PackedTaps
 from quantkit.errors import InvalidDType, ShapeMismatch
 from quantkit.ops._devices import cuda_products, on_gpu
+from quantkit.ops._operands import as_array
 from quantkit.ops.conv_geometry import as_group
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ class PackedConv:
     __slots__ = ("_codes", "_packed", "group", "is_signed", "last", "shape")
 
     def __init__(self, verb: str, w: Any, group: Any) -> None:
-        w = np.asarray(w)
+        w = as_array(w, verb, "w")
         if w.dtype not in (np.dtype(np.uint8), np.dtype(np.int8)):
             raise InvalidDType(f"{verb}: w must be uint8 or int8, got {w.dtype}")
         if not 3 <= w.ndim <= 5:

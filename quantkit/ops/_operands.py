@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from quantkit import _kernels
-from quantkit.errors import InvalidDType, InvalidQParams, ShapeMismatch
+from quantkit.errors import InvalidArgument, InvalidDType, InvalidQParams, OutOfMemory, ShapeMismatch
 from quantkit.qparams import QDType, as_scale, as_zero_point, check_zero_point, qint8, quint8
+from quantkit.text import told
 
 
 def as_array(x: Any, verb: str, name: str) -> np.ndarray[Any, Any]:
@@ -18,6 +19,26 @@ def as_array(x: Any, verb: str, name: str) -> np.ndarray[Any, Any]:
         return np.asarray(x)
     except (TypeError, ValueError) as error:
         raise InvalidDType(f"{verb}: {name} cannot be read as an array: {error}") from None
+
+
+def empty(verb: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+    """Return an array for a result; one that cannot be had is an `OutOfMemory` that says how large it would be."""
+    try:
+        return np.empty(shape, dtype)
+    except (MemoryError, ValueError):  # ValueError: more than can be addressed
+        raise OutOfMemory(f"{verb}: no memory for a result of {dtype} {shape}") from None
+
+
+def as_number(value: Any, verb: str, name: str) -> float:
+    """Return one real number; arrays of several, complex numbers and what is no number are one clear error."""
+    try:
+        if np.ndim(value) or np.asarray(value).dtype.kind in "cSUMm":
+            raise TypeError
+        return float(value)
+    except (TypeError, ValueError):
+        raise InvalidDType(f"{verb}: {name} must be a real number, got {told(value)}") from None
+    except OverflowError:
+        raise InvalidArgument(f"{verb}: {name} must be finite in float32, got {told(value)}") from None
 
 
 def as_floats(x: Any, verb: str) -> tuple[Any, bool]:
@@ -78,7 +99,7 @@ def zero_points(verb: str, name: str, value: Any, is_signed: bool, count: int = 
 
     ONNX gives those of a product as (count,), or with the dimensions of the operand and 1 in all but `axis`.
     """
-    values = np.asarray(value)
+    values = as_array(value, verb, name)
     if values.ndim > 1:
         if axis is not None and any(n != 1 for i, n in enumerate(values.shape) if i != values.ndim + axis):
             raise ShapeMismatch(

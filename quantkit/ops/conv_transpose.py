@@ -15,6 +15,7 @@ from quantkit._kernels import KeptCall
 from quantkit.errors import InvalidArgument, InvalidDType, ShapeMismatch
 from quantkit.ops._conv_call import Made, Part, check_input, codes_dtype, codes_plan, convolve, sums_plan
 from quantkit.ops._conv_weights import PackedConv
+from quantkit.ops._operands import as_array
 from quantkit.ops.conv_geometry import as_group, first_taps, integers, transposed_geometry
 from quantkit.streams.queue import current, queued
 
@@ -44,7 +45,7 @@ class PackedConvTranspose:
     __slots__ = ("dilations", "group", "is_signed", "last", "phases", "shape", "strides")
 
     def __init__(self, verb: str, w: Any, group: Any, strides: Any, dilations: Any) -> None:
-        w = np.asarray(w)
+        w = as_array(w, verb, "w")
         if w.dtype not in (np.dtype(np.uint8), np.dtype(np.int8)):
             raise InvalidDType(f"{verb}: w must be uint8 or int8, got {w.dtype}")
         if not 3 <= w.ndim <= 5:

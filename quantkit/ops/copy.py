@@ -9,7 +9,7 @@ import numpy as np
 from quantkit import _kernels
 from quantkit.errors import InvalidDType, ShapeMismatch
 from quantkit.ops._devices import cuda_elements, on_gpu
-from quantkit.ops._operands import copied, plain
+from quantkit.ops._operands import as_array, copied, plain
 from quantkit.storage import Array
 from quantkit.streams.queue import current, queued
 
@@ -38,7 +38,7 @@ def copy(x: Any, *, out: Any = None) -> Any:
         return cuda_elements.copy(x, out)
     if (stream := current()) is not None:
         return queued(stream, copy, (x,), (), out)
-    x = np.asarray(x)
+    x = as_array(x, "copy", "x")
     if x.dtype.hasobject or x.dtype.itemsize not in (1, 2, 4, 8):
         raise InvalidDType(f"copy: wanted elements of 1, 2, 4 or 8 bytes, got {x.dtype}")
     if out is None:

@@ -9,7 +9,7 @@ import numpy as np
 from quantkit import _kernels
 from quantkit.errors import InvalidDType, ShapeMismatch
 from quantkit.ops._devices import cuda_elements, on_gpu
-from quantkit.ops._operands import as_codes, copied, parameters
+from quantkit.ops._operands import as_array, as_codes, copied, parameters
 from quantkit.ops.quantize import dequantize_linear, quantize_linear
 from quantkit.qparams import as_qdtype
 from quantkit.streams.queue import current, queued
@@ -66,7 +66,7 @@ def lookup(q: Any, table: Any, *, out: Any = None) -> Any:
     if (stream := current()) is not None:
         return queued(stream, lookup, (q,), (table,), out)
     verb = "lookup"
-    q, table = np.asarray(q), np.asarray(table)
+    q, table = as_array(q, verb, "q"), as_array(table, verb, "table")
     for name, x in (("q", q), ("table", table)):
         if x.dtype not in _CODES:
             raise InvalidDType(f"{verb}: {name} must be uint8 or int8, got {x.dtype}")

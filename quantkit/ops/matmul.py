@@ -15,7 +15,7 @@ from quantkit._kernels import KeptPlans, MatmulPlan, PackedMatmul
 from quantkit.errors import InvalidDType, ShapeMismatch
 from quantkit.ops._depth import check_depth
 from quantkit.ops._devices import PLAIN, cuda_products, on_gpu
-from quantkit.ops._operands import multiplier, whole_bias, zero_points
+from quantkit.ops._operands import as_array, empty, multiplier, whole_bias, zero_points
 from quantkit.qparams import as_qdtype
 from quantkit.storage import Array
 from quantkit.streams.queue import current, queued, recording
@@ -45,13 +45,18 @@ def pack_matmul(b: Any) -> Any:
     InvalidDType
         For another dtype or number of dimensions.
     """
-    return cuda_products.pack_matmul(b) if on_gpu(b) else PackedMatmul(np.asarray(b))
+    if on_gpu(b):
+        return cuda_products.pack_matmul(b)
+    b = as_array(b, "pack_matmul", "b")
+    if b.dtype not in _CODES:
+        raise InvalidDType(f"pack_matmul: wanted a 2-d uint8 or int8 matrix to pack, got {b.dtype} {b.shape}")
+    return PackedMatmul(b)
 
 
 def _operands(verb: str, a: Any, b: Any) -> tuple[NDArray[Any], Any]:
-    a = np.asarray(a)
+    a = as_array(a, verb, "a")
     if not isinstance(b, PackedMatmul):
-        b = np.asarray(b)
+        b = as_array(b, verb, "b")
     for name, x in (("a", a), ("b", b)):
         if isinstance(x, PackedMatmul):
             continue
@@ -140,7 +145,7 @@ def _product(
     result: Any = out
     shared = out is not None and (np.may_share_memory(out, a) or (not packed and np.may_share_memory(out, b)))
     if out is None or not out.flags.c_contiguous or shared:
-        result = np.empty(shape, dtype)
+        result = empty(verb, shape, dtype)
     y = result.reshape((*batch, m, n))
     keeps = bool(parameters) and _NUMBERS.issuperset(map(type, parameters))
     if not packed and recording():  # there may be nothing to pack yet: it is done on the way

@@ -9,9 +9,10 @@ import numpy as np
 from quantkit import _kernels
 from quantkit.errors import InvalidArgument
 from quantkit.ops._devices import cuda_elements, on_gpu
-from quantkit.ops._operands import as_floats, normalize_axis
+from quantkit.ops._operands import as_floats, as_number, normalize_axis
 from quantkit.storage import Array
 from quantkit.streams.queue import current, queued, recording
+from quantkit.text import told
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -95,8 +96,10 @@ def _histogram(x: Any, before: Any, low: float, high: float, bins: int, *, out: 
     there = on_gpu(x)
     floats, is_bf16 = (x, False) if there else as_floats(x, verb)
     if not (isinstance(bins, (int, np.integer)) and 1 <= bins <= MAX_BINS):
-        raise InvalidArgument(f"{verb}: bins must be an integer from 1 to {MAX_BINS}, got {bins!r}")
-    low32, high32 = np.float32(low), np.float32(high)
+        raise InvalidArgument(f"{verb}: bins must be an integer from 1 to {MAX_BINS}, got {told(bins)}")
+    low, high = as_number(low, verb, "low"), as_number(high, verb, "high")
+    with np.errstate(over="ignore"):
+        low32, high32 = np.float32(low), np.float32(high)
     if not (np.isfinite(low32) and np.isfinite(high32) and low32 < high32):
         raise InvalidArgument(f"{verb}: wanted a finite float32 range with low < high, got [{low}, {high}]")
     with np.errstate(over="ignore"):

@@ -10,7 +10,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from quantkit._kernels import _core
 from quantkit._kernels._core import ArrayBase, ElementType, Memory, Wire
-from quantkit.errors import InvalidDType, ShapeMismatch, StorageError
+from quantkit.errors import InvalidDType, QuantkitError, ShapeMismatch, StorageError
 from quantkit.storage.bytestorage import ByteStorage, contiguous_bytes, pickled_bytes
 from quantkit.storage.devices import Movable
 from quantkit.storage.dtypes import as_shape, as_wire, element_type
@@ -182,7 +182,13 @@ class Array(ArrayBase, Movable, NDArrayOperatorsMixin):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         self._check_writable()
-        self._wire()[key] = as_wire(value, self._type)
+        values = as_wire(value, self._type)
+        try:
+            self._wire()[key] = values
+        except QuantkitError:
+            raise
+        except ValueError as error:
+            raise ShapeMismatch(f"cannot set these elements of shape {self.shape}: {error}") from None
 
     def item(self) -> Any:
         """Return the only element as a Python number."""

@@ -11,6 +11,7 @@ import numpy as np
 from quantkit._kernels._core import ElementType
 from quantkit.errors import InvalidArgument, InvalidDType, MissingDependency, OutOfMemory
 from quantkit.qparams import QDType
+from quantkit.text import told
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,13 +59,18 @@ def element_type(dtype: Any) -> ElementType:
         pass
     try:
         exact = np.dtype(dtype)
-    except TypeError:
+    except (TypeError, ValueError):
         exact = None
     if exact is not None and exact.isnative and exact in _TYPES:
         return _TYPES[exact]
-    if dtype == "bfloat16" or (exact is not None and exact.name == "bfloat16"):
+    if (isinstance(dtype, str) and dtype == "bfloat16") or (exact is not None and exact.name == "bfloat16"):
         return _bfloat16()
-    raise InvalidDType(f"wanted one of quint8, qint8, {', '.join(_NAMES)}, bfloat16, got {dtype!r}")
+    raise InvalidDType(f"wanted one of quint8, qint8, {', '.join(_NAMES)}, bfloat16, got {told(dtype)}")
+
+
+def _only(shape: Any) -> Any:
+    """Return what was given as the only size, as its caller wrote it."""
+    return shape[0] if isinstance(shape, tuple) and len(shape) == 1 else shape
 
 
 def as_shape(shape: Any) -> tuple[int, ...]:
@@ -75,12 +81,13 @@ def as_shape(shape: Any) -> tuple[int, ...]:
     InvalidArgument, OutOfMemory
         For negative sizes and things that are no sizes; for sizes beyond the address space.
     """
+    given = shape
     while isinstance(shape, tuple | list) and len(shape) == 1 and isinstance(shape[0], tuple | list):
         shape = shape[0]
     try:
         sizes = tuple([operator.index(n) for n in (shape if isinstance(shape, tuple | list) else (shape,))])
     except TypeError:
-        raise InvalidArgument(f"wanted a shape of integers, got {shape!r}") from None
+        raise InvalidArgument(f"wanted a shape of integers, got {told(_only(given))}") from None
     for n in sizes:
         if n < 0:
             raise InvalidArgument(f"wanted sizes >= 0, got {sizes}")

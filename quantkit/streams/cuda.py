@@ -11,7 +11,7 @@ from quantkit.cuda import driver
 from quantkit.cuda import queue as gpu
 from quantkit.errors import InvalidArgument, InvalidDType, StreamError
 from quantkit.storage.dtypes import device_index
-from quantkit.streams.stream import Stream, StreamFuture
+from quantkit.streams.stream import Stream, StreamFuture, seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -128,6 +128,7 @@ class CudaStream(Stream):
 
     def wait_completion(self, timeout: float | None = None) -> bool:
         """Wait like `synchronize`, at most `timeout` seconds; return whether all is over."""
+        timeout = seconds(timeout)
         if timeout is not None and not _poll(self.query, timeout):
             return False
         self.synchronize()

@@ -13,9 +13,12 @@ import weakref
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+import numpy as np
+
 from quantkit._kernels import _core
 from quantkit.errors import InvalidArgument, StreamForked
 from quantkit.storage.dtypes import device_index
+from quantkit.text import told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from quantkit.streams.event import Event
 
 R = TypeVar("R")
+MOST_THREADS = 256  # as the pool has at most
 _numbers = itertools.count(1)
 _streams: weakref.WeakSet[Stream] = weakref.WeakSet()
 
@@ -105,6 +109,15 @@ def fail_in_child(future: Future[Any], error: BaseException) -> None:
         future.set_exception(error)
 
 
+def seconds(timeout: Any) -> float | None:
+    """Return a time to wait, None for as long as it takes; `InvalidArgument` for what is none."""
+    if timeout is None:
+        return None
+    if not isinstance(timeout, int | float | np.integer | np.floating) or not timeout >= 0:
+        raise InvalidArgument(f"wait_completion: wanted timeout in seconds, 0 or more, or None, got {told(timeout)}")
+    return min(float(timeout), threading.TIMEOUT_MAX)
+
+
 class Stream(_core.StreamBase):
     """An ordered queue of work on a C thread of its own.
 
@@ -124,7 +137,7 @@ class Stream(_core.StreamBase):
     Raises
     ------
     InvalidArgument, CudaUnavailable
-        For another device, or a number of threads below 0; where there is no such GPU.
+        For another device, or a number of threads outside 0 to 256; where there is no such GPU.
 
     Examples
     --------
@@ -145,10 +158,10 @@ class Stream(_core.StreamBase):
         return super().__new__(cls)
 
     def __init__(self, device: Any = "cpu", *, threads: int = 1, name: str | None = None) -> None:
-        if threads < 0:
-            raise InvalidArgument(f"Stream: wanted threads >= 0, got {threads}")
+        if not isinstance(threads, int | np.integer) or not 0 <= threads <= MOST_THREADS:
+            raise InvalidArgument(f"Stream: wanted threads from 0 to {MOST_THREADS}, got {told(threads)}")
         self.device = "cpu"
-        self.threads = threads
+        self.threads = threads = int(threads)
         self._open(f"stream-{next(_numbers)}" if name is None else name, threads)
         _streams.add(self)
 
@@ -167,8 +180,8 @@ class Stream(_core.StreamBase):
         self._raise()
 
     def wait_completion(self, timeout: float | None = None) -> bool:
-        """Wait like `synchronize`, at most `timeout` seconds; return whether all is over."""
-        if not self._wait(timeout):
+        """Wait like `synchronize`, at most `timeout` seconds (0 or more); return whether all is over."""
+        if not self._wait(seconds(timeout)):
             return False
         self._raise()
         return True

@@ -6,6 +6,7 @@ Every factory returns a `QTensor` for ``dtype=quint8`` and ``qint8``, and an `Ar
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from typing import Any
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from quantkit import ops
 from quantkit.errors import InvalidArgument, InvalidDType, StorageError
+from quantkit.ops._operands import as_array
 from quantkit.qparams import QDType, QParams, as_qdtype, choose_qparams, quint8
 from quantkit.ranges import BINS, Histogram, RangeMethod, can_divide, choose_range
 from quantkit.storage import Array, ByteStorage, QUInt8Storage
@@ -20,6 +22,7 @@ from quantkit.storage.bytestorage import contiguous_bytes
 from quantkit.storage.dtypes import as_shape, device_index, element_type
 from quantkit.streams.queue import current
 from quantkit.tensor.qtensor import DEFAULT, QTensor, real
+from quantkit.text import told
 
 
 def _kind(dtype: Any) -> QDType | None:
@@ -107,10 +110,13 @@ def randint(
         if info is None or etype.itemsize != 1:
             raise InvalidArgument(f"randint(size) wants a dtype of 8 bits, got {etype.name}; give low and high")
         low, high, size = int(info.min), int(info.max) + 1, low
-    elif size is None:
-        low, high, size = 0, low, high
+    elif size is None or high is None:
+        low, high, size = 0, low, high if size is None else size
+    for name, value in (("low", low), ("high", high)):
+        if not isinstance(value, int | np.integer):
+            raise InvalidDType(f"randint wants an integer for {name}, got {told(value)}")
     if size is None or not low < high:
-        raise InvalidArgument(f"randint wants low < high and a size, got low {low}, high {high}, size {size}")
+        raise InvalidArgument(f"randint wants low < high and a size, got low {low}, high {high}, size {told(size)}")
     if info is not None and not info.min <= low < high <= int(info.max) + 1:
         raise InvalidArgument(f"{etype.name} holds {info.min} to {info.max}, got low {low} and high {high}")
     made = empty(size, dtype=dtype, device=device)
@@ -295,7 +301,7 @@ def _shared(data: Any) -> Any:
         return from_numpy(data)
     if hasattr(data, "__dlpack__") or hasattr(data, "__cuda_array_interface__"):
         return from_dlpack(data)
-    array = np.asarray(data)
+    array = as_array(data, "as_tensor", "data")
     return from_numpy(array.astype(array.dtype.newbyteorder("=")) if not array.dtype.isnative else array)
 
 
@@ -365,6 +371,10 @@ def quantize(
     kind = as_qdtype(dtype)
     values = x if scale is not None and _may_be_pending(x) else _values(x)
     if axis is not None:
+        try:
+            axis = operator.index(axis)
+        except TypeError:
+            raise InvalidDType(f"quantize: axis must be an integer or None, got {told(axis)}") from None
         if not -values.ndim <= axis < values.ndim:
             raise InvalidArgument(f"axis {axis} does not fit shape {values.shape}")
         axis += values.ndim if axis < 0 else 0
@@ -399,7 +409,7 @@ def _values(x: Any) -> Any:
             if isinstance(found, Array) and found.dtype.kind != "i"
             else found.cpu().astype(np.float32).to(x.device)
         )
-    array = np.asarray(x)
+    array = as_array(x, "quantize", "x")
     if array.dtype.kind == "f" and array.dtype.itemsize <= 8:
         return array
     return array if array.dtype.name == "bfloat16" else real(array)

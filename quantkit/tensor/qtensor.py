@@ -14,6 +14,7 @@ from quantkit.storage import Array
 from quantkit.storage.dtypes import as_shape
 from quantkit.tensor import channels
 from quantkit.tensor.codes import Codes
+from quantkit.text import told
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -85,6 +86,8 @@ class QTensor(Codes, NDArrayOperatorsMixin):
     def __new__(cls, codes: Array, qparams: QParams = DEFAULT) -> Self:
         if not isinstance(codes, Array):
             raise InvalidDType(f"wanted an Array of codes, got {type(codes).__name__}; use quantkit.as_tensor")
+        if not isinstance(qparams, QParams):
+            raise InvalidQParams(f"wanted QParams(scale, zero_point), got {told(qparams)}")
         check_zero_point(np.asarray(qparams.zero_point), as_qdtype(codes._type.dtype))
         if (axis := qparams.axis) is not None:
             count = len(qparams.scale)
