@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1] / "quantkit"  # the sources: an installed packa
 
 # Rows from the ground up; a room may import from the rows below its own and from itself.
 ROWS = [
-    {"errors", "qparams", "ranges", "text", "_version"},
+    {"errors", "qparams", "ranges", "sqnr", "text", "_version"},
     {"_kernels", "cpu", "cuda"},
     {"storage"},
     {"streams"},

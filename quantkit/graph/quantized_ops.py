@@ -53,6 +53,12 @@ def is_qoperator(op_type: str) -> bool:
     return op_type in {"QGemm", "QAttention"} or op_type.startswith("QLinear")
 
 
+def computes_int8(op_type: str) -> bool:
+    """Whether an operator multiplies int8 operands, whatever it makes of the sums."""
+    products = INTEGER_OPS | DYNAMIC_OPS - {"DynamicQuantizeLinear"} | {"MatMulNBits"}
+    return op_type in products or is_qoperator(op_type)
+
+
 # Types of codes that a Cast turns into floats, where a Mul by the scale follows.
 CODE_TYPES = frozenset({TensorProto.INT8, TensorProto.UINT8})
 

@@ -67,7 +67,7 @@ def compare_models(
     started = time.perf_counter()
     session = open_session(float_model)
     recipe = preset if preset is not None else recipe_of(float_model) or recipe_of(int8_model)
-    source = open_data(data, session.inputs, recipe=recipe, limit=limit)
+    source = open_data(data, session.inputs, recipe=recipe, limit=limit, model=describe_model(float_model))
     del session
     report = Report(
         source=describe_model(float_model),

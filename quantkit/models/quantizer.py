@@ -32,6 +32,7 @@ from quantkit.models.planning.plan import observed_tensors
 from quantkit.models.planning.selection import match_excluded
 from quantkit.models.progress import Progress
 from quantkit.models.refinement.refine import Refiner
+from quantkit.models.refinement.speed import is_short_and_slower
 from quantkit.models.report.account import Account, tensor_ranges
 from quantkit.models.report.report import QuantizationResult, Report, versions
 from quantkit.models.report.sizes import model_size
@@ -287,10 +288,11 @@ class _Job:
     def _open(
         self, inputs: list[InputSpec], samples: Any, validation: Any, recipe: Any, limit: int | None, seed: int
     ) -> tuple[FeedSource | None, FeedSource | None]:
-        held_out = None if validation is None else open_data(validation, inputs, recipe=recipe, seed=seed)
+        title = describe_model(self.source)
+        held_out = None if validation is None else open_data(validation, inputs, recipe=recipe, seed=seed, model=title)
         if samples is None:
             return None, held_out
-        data = open_data(samples, inputs, recipe=recipe, limit=limit, seed=seed)
+        data = open_data(samples, inputs, recipe=recipe, limit=limit, seed=seed, model=title)
         if held_out is not None:
             return data, held_out
         return data.split() if self.mode == "static" else (None, data)
@@ -306,7 +308,13 @@ class _Job:
                 progress=self._progress,
             )
         with self.stage("latency"):
-            self.report.latency = measure_latency(self.reference, candidate, next(iter(held_out)))
+            self.report.latency = timed = measure_latency(self.reference, candidate, next(iter(held_out)))
+        if self.mode != "weight_only" and not self.allow_slower and is_short_and_slower(timed):
+            self.report.warnings.append(
+                f"slower than float in onnxruntime on one thread ({timed.int8_ms / timed.float_ms:.2f}x the time): a "
+                "run this short is mostly calls and nodes, of which int8 has more; mode weight_only keeps float "
+                "arithmetic"
+            )
         return found
 
     def _calibrate(self, model: Model, feeds: FeedSource, excluded: set[Node]) -> Seen:

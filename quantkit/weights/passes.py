@@ -14,6 +14,7 @@ import numpy as np
 
 from quantkit import _kernels, ops
 from quantkit.qparams import QParams, choose_qparams
+from quantkit.sqnr import sqnr_db
 from quantkit.weights.rules import Grid
 
 if TYPE_CHECKING:
@@ -156,7 +157,7 @@ class Coded:
         """Signal to quantization noise in dB; None where there is no noise."""
         if self.noise <= 0:
             return None
-        return 10 * math.log10(self.signal / self.noise) if self.signal > 0 else -math.inf
+        return sqnr_db(self.signal, self.noise, math.inf)
 
 
 def quantize(tensor: SourceTensor, grid: Grid, options: Options, writes: Sequence[Write]) -> Coded:

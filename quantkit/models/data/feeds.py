@@ -126,6 +126,7 @@ def open_data(
     recipe: Recipe | str | None = None,
     limit: int | None = None,
     seed: int = 0,
+    model: str = "the model",
 ) -> FeedSource:
     """Open calibration or validation data for a model with the given inputs.
 
@@ -148,6 +149,8 @@ def open_data(
         Use at most this many samples, chosen by `seed`, evenly over the classes of an image folder; of an iterable,
         the first ones.
     seed : int, default 0
+    model : str
+        What errors call the model.
 
     Returns
     -------
@@ -159,7 +162,7 @@ def open_data(
         Naming the source, the input, what was wanted and what came.
     """
     if not inputs:
-        raise CalibrationError("the model has no inputs, so there is nothing to feed")
+        raise CalibrationError(f"{model} has no inputs, so there is nothing to feed")
     if limit is not None and limit < 1:
         raise CalibrationError(f"at least 1 sample is needed, got a limit of {limit}")
     by_name = {spec.name: spec for spec in inputs}

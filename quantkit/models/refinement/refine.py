@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice, pairwise
 from typing import Any
 
@@ -24,13 +24,14 @@ from quantkit.models.data.inputs import Feed
 from quantkit.models.forms.rewrite import quantize_static
 from quantkit.models.planning.decisions import Plan
 from quantkit.models.refinement.costs import borders, crossings, node_costs, promising
+from quantkit.models.refinement.reasons import by_outputs, by_time, decibels, effect
 from quantkit.models.refinement.speed import SLACK, Costs, assignments, attribute, border_cost, is_slower, losses
 from quantkit.models.report.account import Account
 from quantkit.models.report.report import BlockCost, NodeRecord, Report
 from quantkit.models.runtime import Session, open_session
-from quantkit.models.verification.agreement import SQNR_LIMIT
 from quantkit.models.verification.execution import node_times
 from quantkit.models.verification.latency import Latency, best_clock, interleave
+from quantkit.text import counted
 
 # Noise over signal of the worst output that is good enough: 22 dB on these few samples, so that others keep 20.
 _GOOD = 10**-2.2
@@ -52,6 +53,8 @@ _MAC_SHARES = (0.9, 0.75, 0.5)
 _COSTLY = "left float: int8 costs onnxruntime more time here"
 _TIMES = 2  # a model must measure slower this often
 _SLOWER = "left float: int8 measured slower here"
+_ROUNDING = "left float: rounding here cost the outputs most"
+_MOST_NAMED = 8
 
 Seen = Mapping[Graph, Calibration]
 
@@ -182,13 +185,14 @@ class Refiner:
         for chosen in promising(costs, assignments(costs, _MAC_SHARES)):
             if chosen.all():
                 return base
-            left = {int(i): _COSTLY for i in np.flatnonzero(~chosen)} | base.left_float
+            left = by_time(costs, chosen, _COSTLY) | base.left_float
             found = self.make(equalized=base.equalized, left_float=left)
             if not any(record.decision == "static" for record in found.records):
                 continue
             self._measure(found)
             if found.noise <= max(_GOOD, base.noise * 1.5):
                 found.label = f"{base.label}, float where int8 costs more"
+                _explain(found, base)
                 return found
         return base
 
@@ -230,7 +234,7 @@ class Refiner:
         costs, describe = self._costs(base, feed, latency)
         best, least = base, latency.int8_ms / latency.float_ms
         for chosen in assignments(costs, _WEIGHT_SHARES):
-            left = {int(i): _SLOWER for i in np.flatnonzero(~chosen)} | base.left_float
+            left = by_time(costs, chosen, _SLOWER) | base.left_float
             found = self.make(equalized=base.equalized, left_float=left)
             found.label = f"{base.label}, float where int8 measured slower"
             if not any(record.decision in ("static", "dynamic", "weight_only") for record in found.records):
@@ -242,12 +246,25 @@ class Refiner:
             best, least = found, timed.int8_ms / timed.float_ms
             if timed.speedup > 1 + timed.spread:
                 break
+        if best is not base:
+            _explain(best, base)
+            warnings.append(self._given_back(best, base, latency))
         if least > 1 + SLACK:
             warnings.append(
                 f"slower than float in onnxruntime on one thread ({least:.2f}x the time); int8 loses most at "
                 f"{losses(costs, describe)}: exclude them, or keep this model float"
             )
         return best
+
+    def _given_back(self, best: Candidate, base: Candidate, latency: Latency) -> str:
+        was = {record.name for record in base.records if record.decision in ("static", "passthrough", "dynamic")}
+        names = [self._names[i] for i in sorted(best.left_float) if i not in base.left_float and self._names[i] in was]
+        listed = ", ".join(map(repr, names[:_MOST_NAMED]))
+        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+        return (
+            f"int8 measured {latency.int8_ms / latency.float_ms:.2f}x the float time in onnxruntime on one thread: "
+            f"{counted(len(names), 'node')} went back to float, as this measurement says ({listed}{more})"
+        )
 
     def _time(self, session: Session, candidate: Candidate, feed: Feed) -> Latency | None:
         try:
@@ -290,22 +307,22 @@ class Refiner:
         """Leave those blocks float that lower the noise most, best first."""
         edges = np.linspace(0, self.count, _BLOCKS + 1).astype(int)
         blocks = [range(a, b) for a, b in pairwise(edges) if b > a]
-        reason = "left float: rounding here cost the outputs most"
         singles: list[tuple[float, int]] = []
         costs: list[tuple[float, int]] = []
         for i, block in enumerate(blocks):
             tell(i, len(blocks))
-            found = self.make(equalized=base.equalized, left_float=dict.fromkeys(block, reason))
+            found = self.make(equalized=base.equalized, left_float=dict.fromkeys(block, _ROUNDING))
             self._measure(found)
             costs.append((found.noise, i))
             if _within(found):
                 singles.append((found.noise, i))
+        alone = {i: by_outputs(noise, base.noise, _ROUNDING, len(blocks[i])) for noise, i in costs}
         best, chosen = base, set[int]()
         for noise, i in sorted(singles):
             if best.noise <= _GOOD or noise > _WORTH * base.noise:
                 break
             trial = chosen | {i}
-            left = {n: reason for b in sorted(trial) for n in blocks[b]}
+            left = {n: alone[b] for b in sorted(trial) for n in blocks[b]}
             found = self.make(equalized=base.equalized, left_float=left)
             if not _within(found):
                 continue
@@ -316,13 +333,17 @@ class Refiner:
         for noise, i in sorted(costs):
             if noise < base.noise:
                 first, last = self._names[blocks[i][0]], self._names[blocks[i][-1]]
-                cost = BlockCost(first, last, len(blocks[i]), _decibels(noise), _decibels(base.noise), i in chosen)
+                cost = BlockCost(first, last, len(blocks[i]), decibels(noise), decibels(base.noise), i in chosen)
                 self.blocks.append(cost)
         return best
 
 
-def _decibels(noise: float) -> float:
-    return float(min(SQNR_LIMIT, -10 * np.log10(max(noise, 1e-30))))
+def _explain(found: Candidate, base: Candidate) -> None:
+    """Add to the reasons of the nodes that `found` has in float what that does to the outputs."""
+    words = effect(found.noise, base.noise)
+    new = {reason for i, reason in found.left_float.items() if i not in base.left_float}
+    found.left_float = {i: reason + words if reason in new else reason for i, reason in found.left_float.items()}
+    found.records = [replace(r, reason=r.reason + words) if r.reason in new else r for r in found.records]
 
 
 def _within(candidate: Candidate) -> bool:
@@ -347,10 +368,11 @@ def _worst_noise(expected: list[list[Any]], got: list[list[Any]]) -> float:
             x, y = np.asarray(a[i]), np.asarray(b[i])
             if x.dtype.kind != "f" or x.shape != y.shape:
                 continue
-            x, y = x.astype(np.float64), y.astype(np.float64)
             finite = np.isfinite(x)
-            signal += float(np.sum(x[finite] ** 2))
-            noise += float(np.sum(np.nan_to_num(x - y, nan=np.inf, posinf=np.inf)[finite] ** 2))
+            x, y = x[finite].astype(np.float64), y[finite].astype(np.float64)
+            with np.errstate(over="ignore", invalid="ignore"):
+                signal += float(np.sum(x**2))
+                noise += float(np.sum(np.nan_to_num(x - y, nan=np.inf, posinf=np.inf, neginf=np.inf) ** 2))
         if signal:
-            worst = max(worst, noise / signal)
+            worst = max(worst, noise / signal if np.isfinite(noise) else np.inf)
     return worst

@@ -32,7 +32,16 @@ Array = np.ndarray
 
 def is_slower(latency: Latency) -> bool:
     """Whether the int8 model takes longer than float, beyond what the measurement cannot tell apart."""
-    return latency.float_ms >= SHORT_MS and latency.int8_ms > latency.float_ms * (1 + max(SLACK, latency.spread))
+    return latency.float_ms >= SHORT_MS and _takes_longer(latency)
+
+
+def is_short_and_slower(latency: Latency) -> bool:
+    """Whether the int8 model takes longer than a float model whose run is too short for anything to be given back."""
+    return latency.float_ms < SHORT_MS and _takes_longer(latency)
+
+
+def _takes_longer(latency: Latency) -> bool:
+    return latency.int8_ms > latency.float_ms * (1 + max(SLACK, latency.spread))
 
 
 @dataclass(frozen=True)

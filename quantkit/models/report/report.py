@@ -195,11 +195,11 @@ class Report:
         counts = Counter(node.decision for node in self.nodes)
         return {decision: counts[decision] for decision in DECISIONS if counts[decision]}
 
-    def float_reasons(self) -> list[tuple[str, list[NodeRecord]]]:
-        """Group the nodes left float by their reason, most weight elements first, then most nodes."""
+    def float_reasons(self, decision: str = "float") -> list[tuple[str, list[NodeRecord]]]:
+        """Group the nodes left float, or with another decision, by reason; most weight elements first, then nodes."""
         groups: dict[str, list[NodeRecord]] = {}
         for node in self.nodes:
-            if node.decision == "float":
+            if node.decision == decision:
                 groups.setdefault(node.reason, []).append(node)
         return sorted(groups.items(), key=lambda g: (-sum(n.weight_elements for n in g[1]), -len(g[1]), g[0]))
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from quantkit.models.verification.agreement import SQNR_LIMIT, Agreement, OutputAgreement
+from quantkit.models.verification.agreement import Agreement, OutputAgreement
+from quantkit.sqnr import SQNR_LIMIT
 from quantkit.text import Row, counted, number, percent, printable, size, table
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def shares(report: Report) -> str:
 
 
 def node_lines(report: Report, most: int = 8) -> list[str]:
-    """Say what became of the nodes, and of the float ones why; the largest `most` reasons."""
+    """Say what became of the nodes, and of those that compute in float why; the largest `most` reasons of each kind."""
     if not report.nodes:
         return []
     counts = report.decisions()
@@ -115,6 +116,13 @@ def node_lines(report: Report, most: int = 8) -> list[str]:
         lines.append(f"  {len(nodes)} float ({names}): {reason}")
     if len(groups) > most:
         lines.append(f"  {sum(len(nodes) for _, nodes in groups[most:])} float for other reasons")
+    if report.options.get("mode") != "weight_only":
+        stored = report.float_reasons("weight_only")
+        for reason, nodes in stored[:most]:
+            names = ", ".join(dict.fromkeys(node.op_type for node in nodes))
+            lines.append(f"  {len(nodes)} with int8 weights only ({names}): {reason}")
+        if len(stored) > most:
+            lines.append(f"  {sum(len(nodes) for _, nodes in stored[most:])} with int8 weights only for other reasons")
     return lines
 
 

@@ -6,12 +6,10 @@ Pure NumPy. Memory does not grow with the number of samples.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from math import inf, isfinite, log10, sqrt
+from math import inf, isfinite, sqrt
 from typing import Any
 
 from quantkit.errors import InvalidArgument
-
-SQNR_LIMIT = 200.0  # decibels; an exact match has no noise, and JSON has no infinity
 
 
 @dataclass(frozen=True)
@@ -52,15 +50,6 @@ class Thresholds:
             if not (isfinite(value) and low <= value <= high):
                 wanted = "a finite number" if low == -inf else f"{low:g} to {high:g}"
                 raise InvalidArgument(f"threshold {name}: wanted {wanted}, got {value}")
-
-
-def sqnr_db(signal: float, noise: float) -> float:
-    """Return 10 log10(signal / noise) from two energies, within +-200; 200 where there is no noise."""
-    if noise == 0:
-        return SQNR_LIMIT
-    if signal == 0:
-        return -SQNR_LIMIT
-    return min(max(10 * (log10(signal) - log10(noise)), -SQNR_LIMIT), SQNR_LIMIT)
 
 
 def wilson_interval(hits: int, count: int, z: float = 1.959964) -> tuple[float, float]:

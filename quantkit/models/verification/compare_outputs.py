@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.models.data.inputs import is_float
-from quantkit.models.verification.agreement import Decisions, OutputAgreement, WorstSlice, sqnr_db
+from quantkit.models.verification.agreement import Decisions, OutputAgreement, WorstSlice
+from quantkit.sqnr import sqnr_db
 
 _MATTERS = 1e-4  # of the output's peak: a slice below it is left out of the worst
 _MATTERS_AMONG_CLASSES = 1e-2

@@ -13,6 +13,7 @@ from typing import Any
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto
 
+from quantkit.graph.quantized_ops import computes_int8
 from quantkit.graph.tensors import TensorReader
 from quantkit.models.data.inputs import Feed
 from quantkit.models.runtime import ModelSource, Session, open_session
@@ -20,16 +21,6 @@ from quantkit.models.runtime import ModelSource, Session, open_session
 _KERNEL = "_kernel_time"
 _CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")
 _PRODUCTS = ("Conv", "FusedConv", "ConvTranspose", "MatMul", "FusedMatMul", "Gemm", "FusedGemm")
-_INT8_OPS = (
-    "QGemm",
-    "QAttention",
-    "ConvInteger",
-    "MatMulInteger",
-    "MatMulIntegerToFloat",
-    "DynamicQuantizeMatMul",
-    "DynamicQuantizeLSTM",
-    "MatMulNBits",
-)
 
 
 @dataclass
@@ -151,7 +142,7 @@ def _count(graph: GraphProto, outer: dict[str, str], found: Execution, counts: C
                 found.other += 1
             else:
                 found.conversions += 1
-        elif node.op_type in _INT8_OPS or node.op_type.startswith("QLinear"):
+        elif computes_int8(node.op_type):
             counts[node.op_type] += 1
             made = "codes" if node.op_type.startswith("QLinear") or node.op_type == "QGemm" else ""
         elif node.op_type in _PRODUCTS and "values" in kinds and ("weight" in kinds or kinds.count("values") > 1):

@@ -378,6 +378,8 @@ def test_a_fault_in_a_later_sample_is_found_when_it_is_read():
 def test_a_model_without_inputs():
     with pytest.raises(CalibrationError, match="the model has no inputs"):
         open_data([], [])
+    with pytest.raises(CalibrationError, match=r"^still\.onnx has no inputs, so there is nothing to feed$"):
+        open_data([], [], model="still.onnx")
 
 
 @pytest.mark.parametrize(("n", "held"), [(2, 1), (3, 1), (10, 5), (16, 8), (31, 8), (32, 8), (100, 25), (2000, 256)])

@@ -24,6 +24,12 @@ def test_nan_in_the_candidate_is_no_agreement():
     assert _worst_noise([[np.float32([1, 2])]], [[np.float32([1, np.nan])]]) == np.inf
 
 
+def test_infinite_values_are_no_warnings():
+    with np.errstate(all="raise"):
+        assert _worst_noise([[np.float32([np.inf, 2])]], [[np.float32([np.inf, 1])]]) == 0.25
+        assert _worst_noise([[np.float32([1, 2])]], [[np.float32([-np.inf, 2])]]) == np.inf
+
+
 def test_equalized_channels_win_where_they_help():
     assert options(MODELS["gated_units"]()).options["refined"] == "channels equalized"
 
@@ -48,6 +54,10 @@ def test_blocks_stay_float_when_agreement_falls_short(monkeypatch):
     assert "blocks float" in report.options["refined"]
     assert [block.left_float for block in report.blocks].count(True) >= 1
     assert all(block.sqnr_db > block.base_db for block in report.blocks)
+    for block in report.blocks:
+        numbers = f", {block.base_db:.1f} dB with these {block.nodes} nodes in int8 instead of {block.sqnr_db:.1f}"
+        told = [node.name for node in left if node.reason.endswith(numbers)]
+        assert not block.left_float or block.first in told or block.last in told
     assert [block.sqnr_db for block in report.blocks] == sorted((b.sqnr_db for b in report.blocks), reverse=True)
 
 

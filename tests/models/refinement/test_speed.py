@@ -5,8 +5,17 @@ import pytest
 from corpus import Builder, Built
 
 import quantkit
+from quantkit.models import quantizer
 from quantkit.models.refinement import refine
-from quantkit.models.refinement.speed import Costs, assignments, attribute, cheapest, is_slower, losses
+from quantkit.models.refinement.speed import (
+    Costs,
+    assignments,
+    attribute,
+    cheapest,
+    is_short_and_slower,
+    is_slower,
+    losses,
+)
 from quantkit.models.verification.execution import NodeTime
 from quantkit.models.verification.latency import Latency
 
@@ -54,6 +63,30 @@ def test_slower_is_what_the_measurement_can_tell(float_ms, int8_ms, spread, slow
     assert is_slower(Latency(float_ms, int8_ms, spread, 10)) is slower
 
 
+def test_a_short_run_is_slower_only_beyond_the_noise():
+    assert is_short_and_slower(Latency(0.1, 0.5, 0, 10))
+    assert not is_short_and_slower(Latency(0.1, 0.12, 0.3, 10))
+    assert not is_short_and_slower(Latency(1, 2, 0, 10))
+
+
+def timed_as(monkeypatch, latency, **options):
+    monkeypatch.setattr(quantizer, "measure_latency", lambda *_: latency)
+    built = chain()
+    report = quantkit.quantize_model(built.proto, calibration=built.feeds(16), refine=False, **options).report
+    return [w for w in report.warnings if "slower than float" in w]
+
+
+def test_a_short_model_that_is_slower_says_so(monkeypatch):
+    short = Latency(0.1, 0.15, 0.0, 10)
+    assert timed_as(monkeypatch, short) == [
+        "slower than float in onnxruntime on one thread (1.50x the time): a run this short is mostly calls and nodes, "
+        "of which int8 has more; mode weight_only keeps float arithmetic"
+    ]
+    assert timed_as(monkeypatch, short, mode="weight_only") == []
+    assert timed_as(monkeypatch, short, allow_slower=True) == []
+    assert timed_as(monkeypatch, Latency(0.1, 0.09, 0.0, 10)) == []
+
+
 def chain():
     b = Builder(60)
     x = b.op("Relu", b.conv("x", 3, 16))
@@ -86,6 +119,10 @@ def test_nodes_go_back_to_float_where_int8_is_slower(monkeypatch):
     assert left.count("Conv") == 1
     assert "measured slower" in report.options["refined"]
     assert not [w for w in report.warnings if "slower than float" in w]
+    (conv,) = (node.name for node in report.nodes if node.op_type == "Conv" and "measured slower" in node.reason)
+    (warning,) = [w for w in report.warnings if "went back to float" in w]
+    assert warning.startswith("int8 measured 2.00x the float time in onnxruntime on one thread: ")
+    assert repr(conv) in warning
 
 
 def fake_times(proto, feed, runs, *, tensors=None):

@@ -163,6 +163,7 @@ def test_summary():
         "in int8: 95.0 % of the weights and 90.0 % of the multiply-accumulates\n"
         "  1 float (Gemm): its weights are not constant\n"
         "  2 float (Softmax): is not worth it\n"
+        "  1 with int8 weights only (Gather): a table\n"
         "seconds: calibrate 1.2, verify 0.5\n"
         "note: said by the quantizer\n"
         "note: said by verification\n"
@@ -215,6 +216,13 @@ def test_many_reasons_are_cut():
     report = Report(nodes=[NodeRecord(f"n{i}", "Op", "float", f"reason {i}", 100 - i) for i in range(12)])
     lines = text.node_lines(report)
     assert lines[-2:] == ["  1 float (Op): reason 7", "  4 float for other reasons"]
+
+
+def test_nodes_that_compute_in_float_from_int8_weights_say_why():
+    report = full()
+    assert text.node_lines(report)[-1] == "  1 with int8 weights only (Gather): a table"
+    report.options["mode"] = "weight_only"
+    assert text.node_lines(report)[-1] == "  2 float (Softmax): is not worth it"
 
 
 def test_many_skipped_files_are_cut():

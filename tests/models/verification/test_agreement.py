@@ -12,9 +12,9 @@ from quantkit.models.verification.agreement import (
     OutputAgreement,
     Thresholds,
     WorstSlice,
-    sqnr_db,
     wilson_interval,
 )
+from quantkit.sqnr import sqnr_db
 
 
 def output(**more):

@@ -1,0 +1,44 @@
+"""The numbers that decide why a node stays float, in words."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from quantkit.models.refinement.speed import Costs
+from quantkit.sqnr import sqnr_db
+from quantkit.text import counted
+
+
+def decibels(noise: float) -> float:
+    """Return the SQNR that a noise over signal is."""
+    return sqnr_db(1.0, max(noise, 1e-30))
+
+
+def by_time(costs: Costs, chosen: np.ndarray, why: str) -> dict[int, str]:
+    """Return why each node that is not `chosen` stays float: what its stretch takes in int8 and in float.
+
+    The conversions at its ends count.
+    """
+    found: dict[int, str] = {}
+    count = len(chosen)
+    edges = np.flatnonzero(np.diff(np.concatenate([[True], chosen, [True]])))
+    for first, end in edges.reshape(-1, 2).tolist():
+        ends = [place for place in (first, end) if 0 < place < count]
+        as_float = float(costs.as_float[first:end].sum() + costs.borders[ends].sum())
+        as_int8 = float(costs.as_int8[first:end].sum() + (costs.borders[0] if first == 0 else 0.0))
+        reason = f"{why}, {as_int8:.1f} us instead of {as_float:.1f} for {counted(end - first, 'node')}"
+        found.update(dict.fromkeys(range(first, end), reason))
+    return found
+
+
+def by_outputs(noise: float, base: float, why: str, nodes: int) -> str:
+    """Return why `nodes` stay float: what the worst output has with them float, and in int8."""
+    there = "it" if nodes == 1 else f"these {nodes} nodes"
+    return f"{why}, {decibels(base):.1f} dB with {there} in int8 instead of {decibels(noise):.1f}"
+
+
+def effect(noise: float, base: float) -> str:
+    """Return what all nodes that stay float for their time do to the worst output."""
+    if not (np.isfinite(noise) and np.isfinite(base)):
+        return ""
+    return f"; the outputs have {decibels(noise):.1f} dB so, {decibels(base):.1f} with all such nodes in int8"
