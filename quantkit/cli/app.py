@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -9,6 +10,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
@@ -27,6 +29,7 @@ from quantkit.cli.weights import weights
 from quantkit.errors import QuantkitError
 
 INTERRUPTED = 130
+_NO_ARGUMENTS = getattr(click.exceptions, "NoArgsIsHelpError", ())  # click 8.1 prints the help itself
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -108,6 +111,9 @@ def _run(arguments: Sequence[str] | None) -> int:
         return 2
     except Exception as error:
         _trace()
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            fail("too many open files: this needs more file descriptors than the limit allows (see ulimit -n)")
+            return 2
         return _unexpected(error)
 
 
@@ -121,6 +127,10 @@ def _unexpected(error: Exception) -> int:
 
 
 def _usage(error: click.ClickException) -> int:
+    if isinstance(error, _NO_ARGUMENTS):  # the message is the help
+        with suppress(OSError, ValueError):
+            print(error.format_message(), file=sys.stderr)
+        return 2
     message = error.format_message().rstrip(".").replace("\n", " ")
     message = message[:1].lower() + message[1:]
     context = getattr(error, "ctx", None)

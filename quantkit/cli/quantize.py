@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from quantkit.cli import options
 from quantkit.cli.console import progress
@@ -114,6 +115,11 @@ def quantize(
     The ONNX file that comes out runs in onnxruntime. Exit code 1 when its measured agreement falls short or some
     inputs could not be read; 2 when nothing was written.
     """
+    given = click.get_current_context().get_parameter_source("percentile")
+    if given is not ParameterSource.DEFAULT and more["calibration_method"] != "percentile":
+        raise click.UsageError(
+            f"--percentile goes with --calibration-method percentile, got {more['calibration_method']}"
+        )
     check_report(report, model, output)
     from quantkit.models.quantizer import quantize_model
 

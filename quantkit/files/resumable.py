@@ -139,7 +139,7 @@ def resumable_write(path: str | os.PathLike[str], key: str, *, resume: bool = Tr
     Notes
     -----
     An error (an `Exception`) removes what was written. An interruption (Ctrl-C, SIGTERM in the command line, SIGKILL,
-    power cut) leaves it for the next run, unless `resume` is False.
+    power cut) and a lack of memory leave it for the next run, unless `resume` is False.
     """
     shown = os.fspath(path)
     real = check_output(shown)
@@ -184,6 +184,6 @@ def resumable_write(path: str | os.PathLike[str], key: str, *, resume: bool = Tr
             except OSError as e:
                 raise _failed(shown, e) from e
         except BaseException as e:
-            if not resume or isinstance(e, Exception):
+            if not resume or (isinstance(e, Exception) and not isinstance(e, MemoryError)):
                 discard()
             raise

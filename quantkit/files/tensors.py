@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
 import mmap
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from quantkit.errors import FormatError, InvalidArgument, InvalidDType, ShapeMismatch
+from quantkit.errors import FormatError, InvalidArgument, InvalidDType, OutOfMemory, ShapeMismatch
 from quantkit.files.atomic import atomic_write
 from quantkit.files.layout import DTYPES, MAX_HEADER, Placed, dtype_name, plan_tensors
 
@@ -214,6 +215,8 @@ def open_tensors(path: str | os.PathLike[str]) -> TensorFile:
     except (OSError, ValueError) as e:
         if isinstance(e, FormatError):
             raise
+        if isinstance(e, OSError) and e.errno == errno.ENOMEM:
+            raise OutOfMemory(f"{shown}: no memory to map its {size} bytes") from None
         raise FormatError(f"{shown}: cannot be read: {e.strerror if isinstance(e, OSError) else e}") from e
     return TensorFile(shown, tensors, metadata, mapped[8 + length :])
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, int, int | None], None]
 PathLike = str | os.PathLike[str]
+_OTHER_FORMATS = (".npz", ".npy", ".pth", ".pt", ".onnx", ".json")
 _PIECE = 1 << 20  # bytes read at a time when the file is checked
 
 
@@ -144,6 +145,8 @@ def quantize_file(
 ) -> WeightsResult:
     """Quantize one source; `quantize_weights` has the words."""
     real = check_output(output)
+    if real.lower().endswith(_OTHER_FORMATS):
+        raise InvalidArgument(f"the output {os.fspath(output)} will be a safetensors file: name it .safetensors")
     source = open_source(source_path)
     if real in {os.path.realpath(path) for path in source.files}:
         raise InvalidArgument(f"the output {os.fspath(output)} is a file of the source")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from onnx import TensorProto
 
-from quantkit.errors import InvalidDType
+from quantkit.errors import FormatError, InvalidDType
 from quantkit.files import DTYPES, dtype_name
 from quantkit.graph import Model, load_model
 from quantkit.graph.op_table import weight_axis, weight_inputs
@@ -70,6 +70,8 @@ def _axes(model: Model) -> dict[str, int]:
 
 def _tensor(model: Model, name: str, tensor: TensorProto, axis: int | None) -> SourceTensor:
     kind, shape = tensor.data_type, tuple(tensor.dims)
+    if any(n < 0 for n in shape):
+        raise FormatError(f"{model.tensors.where}: tensor {name!r} has a negative size: shape {shape}")
     label = _BITS_ONLY.get(kind)
     if label is None:
         try:

@@ -157,7 +157,8 @@ def _grid(tensor: SourceTensor, options: Options) -> tuple[Grid, str]:
         return Grid(1, 1, tensor.size, None, None, ()), ""
     axis = options.axis if options.axis is not None else (tensor.axis or 0)
     if not -ndim <= axis < ndim:
-        raise InvalidArgument(f"axis {axis} does not fit tensor {tensor.name!r} of shape {shape}; exclude it")
+        advice = "; exclude it" if -8 <= axis < 8 else ""  # no tensor has more dimensions: the number is wrong
+        raise InvalidArgument(f"axis {axis} does not fit tensor {tensor.name!r} of shape {shape}{advice}")
     axis %= ndim
     reason = ""
     if options.granularity == "block":

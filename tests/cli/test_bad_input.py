@@ -80,6 +80,14 @@ QUANTIZE = {
     "a device as the data": (["good.onnx", "--calibration", "/dev/zero"], "/dev/zero: is not a regular file"),
     "a pipe as the data": (["good.onnx", "--calibration", "pipe.npz"], "pipe.npz: is not a regular file"),
     "too many threads": (["good.onnx", "--threads", "100000"], "100000 is not in the range 0<=x<=256"),
+    "a percentile that nothing uses": (
+        ["good.onnx", "--calibration", "data.npz", "--percentile", "60"],
+        "--percentile goes with --calibration-method percentile, got minmax",
+    ),
+    "a percentile without ranges": (
+        ["good.onnx", "--mode", "dynamic", "--percentile", "60"],
+        "--percentile goes with --calibration-method percentile",
+    ),
     "qoperator without ranges": (
         ["good.onnx", "--mode", "dynamic", "--format", "qoperator"],
         "format qoperator is a form of static int8: it does not go with mode dynamic",
@@ -214,3 +222,45 @@ def test_compare(room, case):
 )
 def test_inspect(room, name, message):
     assert message in fails(room, ["inspect", name])
+
+
+def test_no_arguments_at_all():
+    done = subprocess.run([sys.executable, "-m", "quantkit"], capture_output=True, text=True, timeout=120, check=False)
+    text = done.stdout + done.stderr
+    assert "quantkit: error" not in text
+    assert len(text.splitlines()) > 10
+    assert "Commands:" in text.split("\n\n")[-1]
+
+
+def test_a_negative_dimension(room):
+    tensor = onnx.helper.make_tensor("w", onnx.TensorProto.FLOAT, [2, 2], [0.0] * 4)
+    tensor.dims[0] = -2
+    graph = onnx.helper.make_graph([], "g", [], [], [tensor])
+    onnx.save(onnx.helper.make_model(graph), room / "negative.onnx")
+    assert "negative.onnx: tensor 'w' has a negative size" in fails(room, ["weights", "negative.onnx", "-o", "o.st"])
+
+
+def test_an_axis_that_no_tensor_has(room):
+    np.savez(room / "w.npz", w=np.zeros((64, 64), np.float32))
+    line = fails(room, ["weights", "w.npz", "-o", "o.safetensors", "--axis", "99999999999999999999"])
+    assert "does not fit tensor 'w'" in line
+    assert "exclude" not in line
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [({"location": "."}, "is a folder, wanted a file"), ({"location": "a file", "offset": "-4"}, "negative offset")],
+)
+def test_external_data_at_fault(room, entries, message):
+    tensor = onnx.TensorProto(name="w", dims=[1], data_type=1, data_location=onnx.TensorProto.EXTERNAL)
+    for key, value in entries.items():
+        tensor.external_data.add(key=key, value=value)
+    graph = onnx.helper.make_graph([], "g", [], [], [tensor])
+    (room / "odd.onnx").write_bytes(onnx.helper.make_model(graph).SerializeToString())
+    assert message in fails(room, ["inspect", "odd.onnx"])
+
+
+@pytest.mark.parametrize("name", ["o.npz", "o.onnx", "o.pth"])
+def test_weights_under_the_name_of_another_format(room, name):
+    np.savez(room / "w.npz", w=np.zeros((64, 64), np.float32))
+    assert f"the output {name} will be a safetensors file" in fails(room, ["weights", "w.npz", "-o", name])

@@ -195,3 +195,8 @@ def test_records_from_several_threads_are_whole_lines(tmp_path):
         run()
     with resumable_write(tmp_path / "x", "k") as file:
         assert len(file.finished) == 200
+
+
+def test_what_was_written_stays_when_memory_ran_out(tmp_path):
+    interrupt(tmp_path / "x", "k", {"a": (0, b"12")}, error=MemoryError)
+    assert leftovers(tmp_path) == ["journal", "partial"]

@@ -1,3 +1,4 @@
+import errno
 import gc
 import json
 import os
@@ -12,7 +13,7 @@ import safetensors.numpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quantkit.errors import FormatError, InvalidArgument, InvalidDType, OutputError, ShapeMismatch
+from quantkit.errors import FormatError, InvalidArgument, InvalidDType, OutOfMemory, OutputError, ShapeMismatch
 from quantkit.files import create_tensors, open_tensors, save_tensors
 
 DTYPES = ["?", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8"]
@@ -318,3 +319,14 @@ def test_an_empty_file_of_tensors(tmp_path):
     assert "0 tensors" in repr(opened)
     with pytest.raises(KeyError):
         opened["a"]
+
+
+def test_no_memory_to_map_a_file(tmp_path, monkeypatch):
+    save_tensors(tmp_path / "a.safetensors", {"a": np.zeros(4, np.float32)})
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    monkeypatch.setattr("quantkit.files.tensors.mmap.mmap", refuse)
+    with pytest.raises(OutOfMemory, match=r"a\.safetensors: no memory to map its \d+ bytes"):
+        open_tensors(tmp_path / "a.safetensors")
