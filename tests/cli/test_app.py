@@ -278,7 +278,9 @@ def test_warnings_are_for_who_writes_code(monkeypatch, capsys):
 
 WAITS = """
 import signal, sys, time
-signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
+# Ignored where the tests run in the background, or without a terminal.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 from quantkit.cli import app, main
 from quantkit.files import atomic_write
 

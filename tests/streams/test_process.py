@@ -201,6 +201,7 @@ def test_ctrl_c_ends_every_wait(wait):
     done = run(f"""
         import _thread, os, signal, threading, time, numpy as np
         import quantkit as qk
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
         gate = threading.Event()
         s, pool = qk.Stream(), qk.StreamPool(1)
         s.submit(gate.wait, 10)

@@ -14,7 +14,8 @@ import pytest
 import quantkit as qk
 
 HERE = Path(__file__).parent
-SOURCES = Path(qk.__file__).parent / "_kernels" / "csrc"
+# An installed quantkit has no C sources.
+SOURCES = HERE.parents[1] / "quantkit" / "_kernels" / "csrc"
 OPERATIONS = int(os.environ.get("QUANTKIT_STRESS", "3000"))
 
 
