@@ -294,3 +294,22 @@ def test_many_streams_do_not_outgrow_their_threads():
     for s in streams:
         s.close()
     assert threading.active_count() == before  # C threads are none of Python's
+
+
+def test_a_recurrent_network_on_a_stream():
+    rng = np.random.default_rng(6)
+    steps = rng.standard_normal((20, 8)).astype(np.float32)
+    w, r = (rng.standard_normal((5, n)).astype(np.float32) / 4 for n in (8, 5))
+
+    def rnn(x):
+        h = np.zeros(5, np.float32)
+        for x_t in x:
+            h = np.tanh(w @ x_t + r @ h)
+        return h
+
+    first, second = qk.Stream(), qk.Stream()
+    futures = [stream.submit(rnn, x) for stream, x in ((first, steps), (second, steps[::-1]))]
+    assert np.array_equal(futures[0].result(), rnn(steps))
+    assert np.array_equal(futures[1].result(), rnn(steps[::-1]))
+    for stream in (first, second):
+        stream.close()
