@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from quantkit import _kernels
-from quantkit.errors import InvalidArgument, InvalidDType, InvalidQParams, OutOfMemory, ShapeMismatch
+from quantkit.errors import InvalidArgument, InvalidDType, InvalidQParams, OutOfMemory, ShapeMismatch, StorageError
 from quantkit.qparams import QDType, as_scale, as_zero_point, check_zero_point, qint8, quint8
 from quantkit.text import told
 
@@ -17,6 +17,8 @@ def as_array(x: Any, verb: str, name: str) -> np.ndarray[Any, Any]:
     """Return `x` as an ndarray; what NumPy cannot read, ragged lists among it, is one clear error."""
     try:
         return np.asarray(x)
+    except StorageError as error:  # bytes elsewhere, as on a GPU: it says what to do
+        raise StorageError(f"{verb}: {name}: {error}") from None
     except (TypeError, ValueError) as error:
         raise InvalidDType(f"{verb}: {name} cannot be read as an array: {error}") from None
 
