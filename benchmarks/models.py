@@ -32,8 +32,8 @@ from harness import machine
 from model_feeds import feeds_for
 
 from quantkit import quantize_model
+from quantkit.graph.sizes import model_size
 from quantkit.jobs.inspect import inspect_model
-from quantkit.models.report.sizes import model_size
 from quantkit.models.verification.verify import measure_latency, verify
 
 TESTS = Path(__file__).resolve().parents[1] / "tests" / "models"

@@ -22,6 +22,21 @@ ROWS = [
     {"jobs"},
     {"cli"},
 ]
+# The parts of the quantizer likewise: stages in the order in which they build on each other.
+PARTS = [
+    "inputs",
+    "progress",
+    "runtime",
+    "data",
+    "calibration",
+    "passes",
+    "planning",
+    "forms",
+    "verification",
+    "report",
+    "refinement",
+    "quantizer",
+]
 ROW_OF = {room: i for i, row in enumerate(ROWS) for room in row}
 # Pairs within one row that the house allows: a part that is built on its neighbour.
 SAME_ROW = {("qparams", "errors"), ("ranges", "errors"), ("cpu", "_kernels")}
@@ -59,6 +74,13 @@ def imported_rooms(path: Path, source: str):
                 yield room_of(name)
 
 
+def imported_parts(source: str):
+    """Every part of `models` that `source` imports, at module level or inside functions."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("quantkit.models."):
+            yield node.module.split(".")[2]
+
+
 def python_lines(path: Path) -> str:
     """The import statements of a Cython file, which ast cannot parse whole."""
     if path.suffix == ".py":
@@ -86,6 +108,13 @@ def violations(path: Path, source: str):
 @pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_imports_point_downward(path):
     assert violations(path, python_lines(path)) == []
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "models").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
+def test_parts_of_the_quantizer_build_on_earlier_ones(path):
+    part = path.relative_to(ROOT / "models").parts[0].removesuffix(".py")
+    allowed = {part, *PARTS[: PARTS.index(part)]} if part != "__init__" else set()
+    assert set(imported_parts(path.read_text())) <= allowed
 
 
 def test_every_room_has_a_row():

@@ -78,6 +78,17 @@ def read_proto(source: ModelSource) -> tuple[ModelProto, TensorReader]:
     return proto, reader
 
 
+def load_structure(model: ModelSource) -> ModelProto:
+    """Return the ModelProto of a path, bytes or ModelProto; its external data stays on disk.
+
+    Raises
+    ------
+    ModelError
+        Naming the file, when it is missing or no ONNX model.
+    """
+    return model if isinstance(model, ModelProto) else read_proto(model)[0]
+
+
 def load_model(source: ModelSource) -> Model:
     """Load a model in editable form; local functions are inlined.
 

@@ -12,10 +12,19 @@ from onnx import TensorProto, helper, numpy_helper
 from quantkit.errors import ModelError
 from quantkit.graph.spill import LEAST_BYTES, LOCATION, Spill
 
+_PIECE = 1 << 20  # elements looked at in one go
+
 
 def from_array(values: np.ndarray[Any, Any], name: str) -> TensorProto:
     """Return a TensorProto with the raw bytes of `values`."""
     return numpy_helper.from_array(np.ascontiguousarray(values).reshape(values.shape), name)
+
+
+def all_finite(values: np.ndarray[Any, Any]) -> bool:
+    """Whether no element is NaN or infinite, also once it is float32; needs no copy of a large tensor."""
+    flat = values.reshape(-1)
+    with np.errstate(over="ignore"):
+        return all(np.all(np.isfinite(flat[i : i + _PIECE].astype(np.float32))) for i in range(0, flat.size, _PIECE))
 
 
 def is_external(tensor: TensorProto) -> bool:

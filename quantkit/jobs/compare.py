@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from quantkit.graph.sizes import model_size
 from quantkit.models.data.feeds import FeedSource, open_data
 from quantkit.models.data.image_data import recipe_of
 from quantkit.models.progress import Progress
 from quantkit.models.report.report import Report, versions
-from quantkit.models.report.sizes import model_size
-from quantkit.models.runtime import ModelSource, check_threads, describe_model, open_session
+from quantkit.models.runtime import check_threads, describe_model, open_session
 from quantkit.models.verification.agreement import Thresholds
 from quantkit.models.verification.verify import measure_latency, verify
+
+if TYPE_CHECKING:
+    from quantkit.graph.io import ModelSource
 
 __all__ = ["compare_models"]
 

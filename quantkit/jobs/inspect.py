@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from quantkit.errors import InvalidQParams, ModelError
 from quantkit.graph import all_tensors, read_proto
 from quantkit.graph.quantized_ops import CODE_TYPES, DYNAMIC_OPS, OPERAND_SCALES, WEIGHT_ONLY_OPS, Operand, is_qoperator
-from quantkit.models.data.inputs import InputSpec
-from quantkit.models.report.sizes import external_files
+from quantkit.graph.sizes import external_files
+from quantkit.models.inputs import InputSpec
 from quantkit.qparams import as_scale
 
 __all__ = ["Inspection", "QuantizedTensor", "StoredTensors", "inspect_model"]

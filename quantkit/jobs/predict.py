@@ -24,10 +24,11 @@ from quantkit.images.presets import PRESETS, get_recipe
 from quantkit.jobs.predictions import FORMATS, Row, open_writer
 from quantkit.models.data.image_data import RECIPE_KEY, recipe_of
 from quantkit.models.data.image_input import ImageInput, sized_recipe
-from quantkit.models.runtime import ModelSource, Session, describe_model, open_session
+from quantkit.models.runtime import Session, describe_model, open_session
 from quantkit.parallel import ordered_map
 
 if TYPE_CHECKING:
+    from quantkit.graph.io import ModelSource
     from quantkit.images import Recipe
     from quantkit.images.listing import Entry
 

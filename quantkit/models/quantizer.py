@@ -15,6 +15,7 @@ from quantkit.errors import CalibrationError, InvalidArgument, ModelError
 from quantkit.graph import Graph, Model, Node, load_model, raise_opset, save_model
 from quantkit.graph.io import ModelSource, model_bytes, stored_bytes
 from quantkit.graph.quantized_ops import is_cast_weight, is_quantized
+from quantkit.graph.sizes import model_size
 from quantkit.graph.spill import Spill
 from quantkit.models.calibration.calibrate import Wanted, calibrate
 from quantkit.models.calibration.moment_observer import add_moments
@@ -22,9 +23,9 @@ from quantkit.models.calibration.moments import input_views
 from quantkit.models.calibration.statistics import Calibration
 from quantkit.models.data.feeds import FeedSource, open_data
 from quantkit.models.data.image_data import RECIPE_KEY, recipe_of
-from quantkit.models.data.inputs import InputSpec
 from quantkit.models.forms.rewrite import quantize_dynamic, quantize_weights_only
 from quantkit.models.forms.saturation import find_saturation
+from quantkit.models.inputs import InputSpec
 from quantkit.models.passes.channel_groups import channel_views, find_groups
 from quantkit.models.passes.half import has_half, weights_in_double, widen
 from quantkit.models.passes.prepare import prepare
@@ -35,7 +36,6 @@ from quantkit.models.refinement.refine import Refiner
 from quantkit.models.refinement.speed import is_short_and_slower
 from quantkit.models.report.account import Account, tensor_ranges
 from quantkit.models.report.report import QuantizationResult, Report, versions
-from quantkit.models.report.sizes import model_size
 from quantkit.models.runtime import Session, check_threads, describe_model, open_session
 from quantkit.models.verification.agreement import Agreement, Thresholds
 from quantkit.models.verification.check import check_model, check_target, checks_passed

@@ -12,14 +12,13 @@ import numpy as np
 from quantkit.cpu import usable_cpus
 from quantkit.errors import InvalidArgument, ModelError
 from quantkit.files import file_problem
-from quantkit.models.data.inputs import Feed, InputSpec
+from quantkit.models.inputs import Feed, InputSpec
 
 if TYPE_CHECKING:
     from onnx import ModelProto
 
+    from quantkit.graph.io import ModelSource
     from quantkit.graph.tensors import TensorReader
-
-ModelSource = Any  # str, os.PathLike, bytes or onnx.ModelProto
 
 MAX_THREADS = 256
 _FOLDER_KEY = "session.model_external_initializers_file_folder_path"

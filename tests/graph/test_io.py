@@ -4,10 +4,12 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from small_models import linear
 
 from quantkit.errors import ModelError, OutputError
 from quantkit.graph import io as graph_io
 from quantkit.graph import load_model, read_proto, save_model
+from quantkit.graph.io import load_structure
 
 
 def make_model(values=None):
@@ -60,6 +62,20 @@ def test_not_a_model(tmp_path, data):
 def test_a_missing_file(tmp_path):
     with pytest.raises(ModelError, match=r"none\.onnx: cannot be read: No such file"):
         read_proto(tmp_path / "none.onnx")
+
+
+@pytest.mark.parametrize("content", [b"", b"text, not a model", linear(np.ones((4, 3)))[:60]])
+def test_structure_of_what_is_no_model(tmp_path, content):
+    (tmp_path / "m.onnx").write_bytes(content)
+    with pytest.raises(ModelError, match=r"m\.onnx: (is no ONNX model|is empty)"):
+        load_structure(tmp_path / "m.onnx")
+
+
+def test_structure_of_a_missing_file_and_a_folder(tmp_path):
+    with pytest.raises(ModelError, match=r"m\.onnx: cannot be read: No such file"):
+        load_structure(tmp_path / "m.onnx")
+    with pytest.raises(ModelError, match="is not a regular file, it is a folder"):
+        load_structure(tmp_path)
 
 
 def test_external_data_is_mapped(tmp_path):

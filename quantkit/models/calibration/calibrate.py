@@ -21,7 +21,7 @@ from quantkit.graph.control_flow import ControlFlowRunner, Segment
 from quantkit.graph.tensors import TensorReader
 from quantkit.models.calibration.histograms import HistogramObserver
 from quantkit.models.calibration.statistics import Calibration, ChannelStats, ChannelView, TensorStats
-from quantkit.models.data.inputs import Feed
+from quantkit.models.inputs import Feed
 from quantkit.models.runtime import Session, open_session
 from quantkit.ranges import RangeMethod
 

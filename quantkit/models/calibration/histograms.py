@@ -16,7 +16,7 @@ from quantkit import ops
 from quantkit.errors import CalibrationError, ModelError
 from quantkit.graph.tensors import TensorReader
 from quantkit.models.calibration.statistics import CHANNEL_BINS, Calibration, ChannelView, TensorStats
-from quantkit.models.data.inputs import Feed
+from quantkit.models.inputs import Feed
 from quantkit.models.runtime import open_session
 from quantkit.ranges import BINS, Histogram, can_divide
 

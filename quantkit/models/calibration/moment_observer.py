@@ -14,7 +14,7 @@ from quantkit.graph.tensors import TensorReader
 from quantkit.models.calibration.calibrate import Driver, Wanted, with_outputs
 from quantkit.models.calibration.moments import InputView, Moments
 from quantkit.models.calibration.statistics import Calibration
-from quantkit.models.data.inputs import Feed
+from quantkit.models.inputs import Feed
 from quantkit.models.runtime import Session, open_session
 
 _TITLE = "the float model"

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.errors import CalibrationError
-from quantkit.models.data.inputs import (
+from quantkit.models.inputs import (
     LABELS,
     Feed,
     InputSpec,

@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike, NDArray
 from quantkit.errors import CalibrationError
 from quantkit.files import file_problem
 from quantkit.models.data.array_files import ArrayFolder, ArrayStore, Labels, is_array_file
-from quantkit.models.data.inputs import Feed, InputSpec
 from quantkit.models.data.spool import SequenceStore, SpoolStore
+from quantkit.models.inputs import Feed, InputSpec
 
 if TYPE_CHECKING:
     from quantkit.images import Recipe

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.errors import CalibrationError, FormatError, ModelError, QuantkitError
+from quantkit.graph.io import ModelSource, load_structure
 from quantkit.models.data.array_files import Labels
 from quantkit.models.data.image_input import ImageInput, sized_recipe
-from quantkit.models.data.inputs import Feed, InputSpec
-from quantkit.models.runtime import ModelSource, describe_model
-from quantkit.models.verification.output_classes import load_structure
+from quantkit.models.inputs import Feed, InputSpec
+from quantkit.models.runtime import describe_model
 
 if TYPE_CHECKING:
     from quantkit.images import ImageFolder, ImageShards, Recipe

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.errors import CalibrationError
-from quantkit.models.data.inputs import Feed, InputSpec, check_shape, is_float
+from quantkit.models.inputs import Feed, InputSpec, check_shape, is_float
 
 if TYPE_CHECKING:
     from quantkit.images import Recipe

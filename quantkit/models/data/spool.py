@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from quantkit.errors import CalibrationError, OutputError
 from quantkit.models.data.array_files import Labels
-from quantkit.models.data.inputs import LABELS, Feed, InputSpec, add_note, fit_feed
+from quantkit.models.inputs import LABELS, Feed, InputSpec, add_note, fit_feed
 
 
 def _pick(available: int, count: int, seed: int) -> NDArray[np.int64]:

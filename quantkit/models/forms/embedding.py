@@ -9,8 +9,9 @@ import numpy as np
 from onnx import TensorProto
 
 from quantkit.graph import FLOAT_TYPES, Graph, Node, element_type
+from quantkit.graph.tensors import all_finite
 from quantkit.models.forms.emit import Emitter
-from quantkit.models.forms.weights import QuantizedWeight, all_finite, quantize_weight
+from quantkit.models.forms.weights import QuantizedWeight, quantize_weight
 from quantkit.qparams import QParams
 
 # A smaller table is not worth two more nodes.

@@ -9,9 +9,10 @@ import numpy as np
 from onnx import TensorProto, helper
 
 from quantkit.graph import FLOAT_TYPES, Graph, Node, element_type
+from quantkit.graph.tensors import all_finite
 from quantkit.models.forms.emit import Emitter
 from quantkit.models.forms.saturation import quantize_within_pairs
-from quantkit.models.forms.weights import Array, all_finite, quantize_weight
+from quantkit.models.forms.weights import Array, quantize_weight
 
 DOMAIN = "com.microsoft"
 _OPERANDS = 8  # X, W, R, B, sequence_lens, initial_h, initial_c, P

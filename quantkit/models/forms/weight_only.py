@@ -13,12 +13,13 @@ from onnx import TensorProto
 
 from quantkit.graph import FLOAT_TYPES, Graph, Node, element_type
 from quantkit.graph.op_table import weight_axis, weight_inputs
+from quantkit.graph.tensors import all_finite
 from quantkit.models.calibration.moments import Moments, input_view
 from quantkit.models.calibration.statistics import Calibration
 from quantkit.models.forms.embedding import gather_problem, write_gather
 from quantkit.models.forms.emit import Emitter
 from quantkit.models.forms.rounding import round_weight
-from quantkit.models.forms.weights import Array, all_finite, quantize_weight
+from quantkit.models.forms.weights import Array, quantize_weight
 from quantkit.models.passes.bias import split_bias
 from quantkit.models.planning.decisions import IN_DOUBLE
 

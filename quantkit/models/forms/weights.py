@@ -20,7 +20,6 @@ from quantkit.qparams import QParams
 
 QMAX = 127
 INT32_MAX = 2**31 - 1
-_PIECE = 1 << 20  # elements looked at in one go
 _TINY = float(np.finfo(np.float32).tiny)
 # Scales of products stay normal float32 numbers.
 _SMALLEST_PRODUCT = _TINY * 16
@@ -40,13 +39,6 @@ class QuantizedWeight:
     def qparams(self) -> QParams:
         """The parameters that the codes stand under."""
         return QParams(self.scale if self.axis is not None else float(self.scale), 0, self.axis)
-
-
-def all_finite(values: Array) -> bool:
-    """Whether no element is NaN or infinite, also once it is float32; needs no copy of a large tensor."""
-    flat = values.reshape(-1)
-    with np.errstate(over="ignore"):
-        return all(np.all(np.isfinite(flat[i : i + _PIECE].astype(np.float32))) for i in range(0, flat.size, _PIECE))
 
 
 def channel_reach(values: Array, axis: int | None) -> Array:

@@ -16,8 +16,8 @@ from onnx import TensorProto
 
 from quantkit.graph import FLOAT_TYPES, Graph, Node, element_type
 from quantkit.graph.op_table import Kind, data_inputs, is_pass_through, row
+from quantkit.graph.tensors import all_finite
 from quantkit.models.calibration.statistics import Calibration
-from quantkit.models.forms.weights import all_finite
 from quantkit.models.passes.gates import gate_input_qparams, saturation
 from quantkit.models.planning.decisions import IN_DOUBLE, NodePlan, Plan, clamp_is_proved, constant_qparams
 from quantkit.qparams import QParams, choose_qparams, qint8, quint8

@@ -20,8 +20,8 @@ from quantkit.errors import ModelError
 from quantkit.graph import Graph, Model, Node
 from quantkit.graph.io import tensor_bytes
 from quantkit.models.calibration.statistics import Calibration
-from quantkit.models.data.inputs import Feed
 from quantkit.models.forms.rewrite import quantize_static
+from quantkit.models.inputs import Feed
 from quantkit.models.planning.decisions import Plan
 from quantkit.models.refinement.costs import borders, crossings, node_costs, promising
 from quantkit.models.refinement.reasons import by_outputs, by_time, decibels, effect

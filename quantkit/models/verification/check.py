@@ -12,7 +12,7 @@ from quantkit.errors import InvalidArgument, ModelError
 from quantkit.files.atomic import check_output
 from quantkit.graph import read_proto
 from quantkit.graph.io import ModelSource
-from quantkit.models.report.sizes import external_files
+from quantkit.graph.sizes import external_files
 
 
 def checks_passed(source: ModelSource) -> tuple[bool, ...]:

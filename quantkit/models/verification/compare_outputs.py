@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quantkit.models.data.inputs import is_float
+from quantkit.models.inputs import is_float
 from quantkit.models.verification.agreement import Decisions, OutputAgreement, WorstSlice
 from quantkit.sqnr import sqnr_db
 

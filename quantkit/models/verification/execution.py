@@ -13,10 +13,11 @@ from typing import Any
 import onnx
 from onnx import GraphProto, NodeProto, TensorProto
 
+from quantkit.graph.io import ModelSource
 from quantkit.graph.quantized_ops import computes_int8
 from quantkit.graph.tensors import TensorReader
-from quantkit.models.data.inputs import Feed
-from quantkit.models.runtime import ModelSource, Session, open_session
+from quantkit.models.inputs import Feed
+from quantkit.models.runtime import Session, open_session
 
 _KERNEL = "_kernel_time"
 _CONVERSIONS = ("QuantizeLinear", "DequantizeLinear")

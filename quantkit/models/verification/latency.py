@@ -6,10 +6,13 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from quantkit.models.data.inputs import Feed
-from quantkit.models.runtime import ModelSource, open_session
+from quantkit.models.inputs import Feed
+from quantkit.models.runtime import open_session
+
+if TYPE_CHECKING:
+    from quantkit.graph.io import ModelSource
 
 __all__ = ["Latency", "measure_latency"]
 

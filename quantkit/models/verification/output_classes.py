@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from quantkit.graph import read_proto
-from quantkit.models.runtime import ModelSource
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
+from quantkit.graph.io import ModelSource, load_structure
 
 _MOVES_NOTHING = {"Identity", "Cast", "QuantizeLinear", "DequantizeLinear"}
 
@@ -49,16 +43,3 @@ def class_axes(model: ModelSource) -> dict[str, int]:
         if axis == -1 or (rank is not None and axis in (rank - 1, -1)) or (rank is None and opset < 13 and axis == 1):
             found[output.name] = -1
     return found
-
-
-def load_structure(model: ModelSource) -> ModelProto:
-    """Return the ModelProto of a path, bytes or ModelProto; its external data stays on disk.
-
-    Raises
-    ------
-    ModelError
-        Naming the file, when it is missing or no ONNX model.
-    """
-    from onnx import ModelProto
-
-    return model if isinstance(model, ModelProto) else read_proto(model)[0]

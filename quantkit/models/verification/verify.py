@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Sized
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.errors import CalibrationError, InvalidArgument, ModelError
 from quantkit.models.data.feeds import FeedSource
-from quantkit.models.data.inputs import Feed
+from quantkit.models.inputs import Feed
 from quantkit.models.progress import Progress
-from quantkit.models.runtime import ModelSource, Session, open_session
+from quantkit.models.runtime import Session, open_session
 from quantkit.models.verification.agreement import Accuracy, Agreement
 from quantkit.models.verification.compare_outputs import OutputComparison
 from quantkit.models.verification.latency import Latency, measure_latency
 from quantkit.models.verification.output_classes import class_axes
+
+if TYPE_CHECKING:
+    from quantkit.graph.io import ModelSource
 
 __all__ = ["Agreement", "Latency", "measure_latency", "verify"]
 

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 from onnx import helper
-from small_models import linear, model
+from small_models import model
 
-from quantkit.errors import ModelError
-from quantkit.models.verification.output_classes import class_axes, load_structure
+from quantkit.models.verification.output_classes import class_axes
 
 
 def ends_in(*tail, shape=("N", 4), opset=17):
@@ -40,17 +39,3 @@ def test_class_axes(tail, opset, wanted):
 def test_softmax_over_an_inner_axis_is_no_decision():
     assert ends_in(("Softmax", {"axis": 1}), shape=("N", 4, 5)) == {}
     assert ends_in(("Softmax", {"axis": 2}), shape=("N", 4, 5)) == {"y": -1}
-
-
-@pytest.mark.parametrize("content", [b"", b"text, not a model", linear(np.ones((4, 3)))[:60]])
-def test_what_is_no_model(tmp_path, content):
-    (tmp_path / "m.onnx").write_bytes(content)
-    with pytest.raises(ModelError, match=r"m\.onnx: (is no ONNX model|is empty)"):
-        load_structure(tmp_path / "m.onnx")
-
-
-def test_a_missing_file_and_a_folder(tmp_path):
-    with pytest.raises(ModelError, match=r"m\.onnx: cannot be read: No such file"):
-        load_structure(tmp_path / "m.onnx")
-    with pytest.raises(ModelError, match="is not a regular file, it is a folder"):
-        load_structure(tmp_path)

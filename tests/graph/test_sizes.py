@@ -8,7 +8,7 @@ from small_models import linear
 
 from quantkit.errors import ModelError
 from quantkit.graph import read_proto
-from quantkit.models.report.sizes import external_files, model_size
+from quantkit.graph.sizes import external_files, model_size
 
 
 def test_models_in_memory():

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from quantkit.graph import all_tensors, read_proto
+from quantkit.graph.io import ModelSource
 from quantkit.graph.tensors import TensorReader, is_external
-from quantkit.models.runtime import ModelSource
 
 
 def external_files(proto: Any, reader: TensorReader) -> dict[Path, int]:

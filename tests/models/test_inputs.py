@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from quantkit.errors import CalibrationError
-from quantkit.models.data.inputs import InputSpec, check_dtype, fit_feed
+from quantkit.models.inputs import InputSpec, check_dtype, fit_feed
 
 
 def spec(dtype, shape, name="x"):
