@@ -95,7 +95,7 @@ INLINE void pass(const qk_depthwise_rows_tile *d, const prepared *m, const row_g
     }
 }
 
-INLINE void run_rows(const qk_depthwise_rows_tile *d, const prepared *m, int streams, int stride, int full) {
+INLINE void run_rows3(const qk_depthwise_rows_tile *d, const prepared *m, int streams, int stride, int full) {
     const int two = stride == 1;
     const int64_t width = d->out_width, rows = d->t.rows / width;
     vec kept[STRIP * 8];
@@ -125,33 +125,16 @@ INLINE void run_rows(const qk_depthwise_rows_tile *d, const prepared *m, int str
     }
 }
 
-#define RUN(S, STRIDE, FULL)                                                                      \
-    TARGET __attribute__((noinline)) static void run_##S##_##STRIDE##_##FULL(const qk_depthwise_rows_tile *d, const prepared *m) { \
-        run_rows(d, m, S, STRIDE, FULL);                                                          \
-    }
-#define RUNS(S) RUN(S, 1, 0) RUN(S, 1, 1) RUN(S, 2, 0) RUN(S, 2, 1)
-RUNS(1) RUNS(2)
-#if LANES == 4
-RUNS(4)
-#endif
+#define ROWS run_rows3
+#include "depthwise_variants.h"
 
 TARGET void FUNCTION3(const qk_depthwise_rows_tile *d) {
-    typedef void run_fn(const qk_depthwise_rows_tile *d, const prepared *m);
-#define EACH(S) {{run_##S##_1_0, run_##S##_1_1}, {run_##S##_2_0, run_##S##_2_1}}
-#if LANES == 4
-    static run_fn *const runs[3][2][2] = {EACH(1), EACH(2), EACH(4)};
-#else
-    static run_fn *const runs[2][2][2] = {EACH(1), EACH(2)};
-#endif
-#undef EACH
     prepared m;
     for (int first = 0, width; first < d->t.columns; first += width) {
         width = part_width(d->t.columns - first);
         prepare(&d->t, 3, first, width, width / 16, &m);
         for (int x = 0; x < 3; x++) load_weights(&d->t, x, first, width, width / 16, 8, m.w[3 + x]);
-        runs[width == VECTOR ? 0 : width == VECTOR / 2 ? 1 : 2][d->stride - 1][m.columns == width](d, &m);
+        run_rows3_part(d, &m, width);
     }
 }
-#undef RUN
-#undef RUNS
 #undef STRIP

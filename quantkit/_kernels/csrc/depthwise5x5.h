@@ -66,32 +66,15 @@ INLINE void run_rows5(const qk_depthwise_rows_tile *d, const prepared *m, int st
     }
 }
 
-#define RUN(S, STRIDE, FULL)                                                                      \
-    TARGET __attribute__((noinline)) static void run5_##S##_##STRIDE##_##FULL(const qk_depthwise_rows_tile *d, const prepared *m) { \
-        run_rows5(d, m, S, STRIDE, FULL);                                                         \
-    }
-#define RUNS(S) RUN(S, 1, 0) RUN(S, 1, 1) RUN(S, 2, 0) RUN(S, 2, 1)
-RUNS(1) RUNS(2)
-#if LANES == 4
-RUNS(4)
-#endif
+#define ROWS run_rows5
+#include "depthwise_variants.h"
 
 TARGET void FUNCTION5(const qk_depthwise_rows_tile *d) {
-    typedef void run_fn(const qk_depthwise_rows_tile *d, const prepared *m);
-#define EACH(S) {{run5_##S##_1_0, run5_##S##_1_1}, {run5_##S##_2_0, run5_##S##_2_1}}
-#if LANES == 4
-    static run_fn *const runs[3][2][2] = {EACH(1), EACH(2), EACH(4)};
-#else
-    static run_fn *const runs[2][2][2] = {EACH(1), EACH(2)};
-#endif
-#undef EACH
     prepared m;
     for (int first = 0, width; first < d->t.columns; first += width) {
         width = part_width(d->t.columns - first);
         prepare(&d->t, 7, first, width, width / 16, &m);
-        runs[width == VECTOR ? 0 : width == VECTOR / 2 ? 1 : 2][d->stride - 1][m.columns == width](d, &m);
+        run_rows5_part(d, &m, width);
     }
 }
-#undef RUN
-#undef RUNS
 #undef STRIP
