@@ -17,6 +17,21 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+def as_weights(verb: str, w: Any, group: Any, axes: tuple[str, str]) -> tuple[NDArray[Any], int]:
+    """Return weights as an ndarray and their group as an int; `axes` names what the first two axes count."""
+    w = as_array(w, verb, "w")
+    if w.dtype not in (np.dtype(np.uint8), np.dtype(np.int8)):
+        raise InvalidDType(f"{verb}: w must be uint8 or int8, got {w.dtype}")
+    if not 3 <= w.ndim <= 5:
+        raise ShapeMismatch(f"{verb}: w must be ({', '.join(axes)}, kernel of 1 to 3 dimensions), got shape {w.shape}")
+    if 0 in w.shape:
+        raise ShapeMismatch(f"{verb}: w of shape {w.shape} has no elements")
+    group = as_group(verb, group)
+    if group < 1 or w.shape[0] % group:
+        raise ShapeMismatch(f"{verb}: {w.shape[0]} {axes[0]} of w {w.shape} do not fit group={group}")
+    return w, group
+
+
 class PackedConv:
     """Weights of a convolution in the order in which the kernels read them; serves every instruction set.
 
@@ -35,18 +50,7 @@ class PackedConv:
     __slots__ = ("_codes", "_packed", "group", "is_signed", "last", "shape")
 
     def __init__(self, verb: str, w: Any, group: Any) -> None:
-        w = as_array(w, verb, "w")
-        if w.dtype not in (np.dtype(np.uint8), np.dtype(np.int8)):
-            raise InvalidDType(f"{verb}: w must be uint8 or int8, got {w.dtype}")
-        if not 3 <= w.ndim <= 5:
-            raise ShapeMismatch(
-                f"{verb}: w must be (outputs, channels / group, kernel of 1 to 3 dimensions), got shape {w.shape}"
-            )
-        if 0 in w.shape:
-            raise ShapeMismatch(f"{verb}: w of shape {w.shape} has no elements")
-        self.group = as_group(verb, group)
-        if self.group < 1 or w.shape[0] % self.group:
-            raise ShapeMismatch(f"{verb}: {w.shape[0]} outputs of w {w.shape} do not fit group={self.group}")
+        w, self.group = as_weights(verb, w, group, ("outputs", "channels / group"))
         self.shape: tuple[int, ...] = w.shape
         self.is_signed = w.dtype == np.int8
         self._codes: NDArray[Any] | None = None

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quantkit._kernels import KeptCall
-from quantkit.errors import InvalidArgument, InvalidDType, ShapeMismatch
+from quantkit.errors import InvalidArgument
 from quantkit.ops._conv_call import Made, Part, check_input, codes_dtype, codes_plan, convolve, sums_plan
-from quantkit.ops._conv_weights import PackedConv
-from quantkit.ops._operands import as_array
-from quantkit.ops.conv_geometry import as_group, first_taps, integers, transposed_geometry
+from quantkit.ops._conv_weights import PackedConv, as_weights
+from quantkit.ops.conv_geometry import first_taps, integers, transposed_geometry
 from quantkit.streams.queue import current, queued
 
 if TYPE_CHECKING:
@@ -45,18 +44,7 @@ class PackedConvTranspose:
     __slots__ = ("dilations", "group", "is_signed", "last", "phases", "shape", "strides")
 
     def __init__(self, verb: str, w: Any, group: Any, strides: Any, dilations: Any) -> None:
-        w = as_array(w, verb, "w")
-        if w.dtype not in (np.dtype(np.uint8), np.dtype(np.int8)):
-            raise InvalidDType(f"{verb}: w must be uint8 or int8, got {w.dtype}")
-        if not 3 <= w.ndim <= 5:
-            raise ShapeMismatch(
-                f"{verb}: w must be (channels, outputs / group, kernel of 1 to 3 dimensions), got shape {w.shape}"
-            )
-        if 0 in w.shape:
-            raise ShapeMismatch(f"{verb}: w of shape {w.shape} has no elements")
-        self.group = as_group(verb, group)
-        if self.group < 1 or w.shape[0] % self.group:
-            raise ShapeMismatch(f"{verb}: {w.shape[0]} channels of w {w.shape} do not fit group={self.group}")
+        w, self.group = as_weights(verb, w, group, ("channels", "outputs / group"))
         self.shape: tuple[int, ...] = w.shape
         self.is_signed = w.dtype == np.int8
         self.strides = integers(verb, "strides", strides, w.ndim - 2, 1, 1)
@@ -126,7 +114,9 @@ def _packed(verb: str, x: NDArray[Any], w: Any, group: Any, strides: Any, dilati
     return packed
 
 
-_NAMED = 7  # attributes that a call begins with
+# The attributes that what is given begins with.
+_ATTRIBUTES = ("strides", "pads", "dilations", "group", "auto_pad", "output_padding", "output_shape")
+_NAMED = len(_ATTRIBUTES)
 
 
 def _made(
@@ -226,19 +216,12 @@ def conv_transpose_integer(
     >>> ops.conv_transpose_integer(x, w, strides=[2])
     array([[[  1,  10, 102,  20, 203,  30, 300]]], dtype=int32)
     """
-    named = {
-        "strides": strides,
-        "pads": pads,
-        "dilations": dilations,
-        "group": group,
-        "auto_pad": auto_pad,
-        "output_padding": output_padding,
-        "output_shape": output_shape,
-    }
+    given = (strides, pads, dilations, group, auto_pad, output_padding, output_shape)
     if (stream := current()) is not None:
+        named = dict(zip(_ATTRIBUTES, given, strict=True))
         return queued(stream, conv_transpose_integer, (x,), (w, x_zero_point, w_zero_point), out, **named)
-    given = (*named.values(), x_zero_point, w_zero_point)
-    return convolve("conv_transpose_integer", x, w, PackedConvTranspose, given, out, _sums)
+    parameters = (x_zero_point, w_zero_point)
+    return convolve("conv_transpose_integer", x, w, PackedConvTranspose, (*given, *parameters), out, _sums)
 
 
 def qlinear_conv_transpose(
@@ -289,17 +272,10 @@ def qlinear_conv_transpose(
     InvalidDType, ShapeMismatch, InvalidQParams
         Naming the argument, what was wanted and what came.
     """
-    named = {
-        "strides": strides,
-        "pads": pads,
-        "dilations": dilations,
-        "group": group,
-        "auto_pad": auto_pad,
-        "output_padding": output_padding,
-        "output_shape": output_shape,
-    }
+    given = (strides, pads, dilations, group, auto_pad, output_padding, output_shape)
     if (stream := current()) is not None:
         values = (x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, bias)
+        named = dict(zip(_ATTRIBUTES, given, strict=True))
         return queued(stream, qlinear_conv_transpose, (x,), values, out, **named)
-    given = (*named.values(), x_scale, x_zero_point, w_scale, w_zero_point, y_scale, y_zero_point, bias)
-    return convolve("qlinear_conv_transpose", x, w, PackedConvTranspose, given, out, _codes)
+    parameters = (x_scale, x_zero_point, w_scale, w_zero_point, y_scale, y_zero_point, bias)
+    return convolve("qlinear_conv_transpose", x, w, PackedConvTranspose, (*given, *parameters), out, _codes)
