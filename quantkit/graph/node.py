@@ -50,6 +50,11 @@ class Node:
     def __repr__(self) -> str:
         return f"{self.op_type} node {self.name!r}"
 
+    @property
+    def title(self) -> str:
+        """What messages and reports call it: its name, else that of its first output."""
+        return self.name or next((name for name in self.outputs if name), "")
+
     def get(self, name: str, default: Any = None) -> Any:
         """Return the value of attribute `name`, or `default`."""
         attribute = self.attributes.get(name)

@@ -126,7 +126,7 @@ def find_saturation(model: Model) -> Saturation:
                 sums = np.array([254]) if codes is None else np.atleast_1d(pair_sums(codes, channel, depth))
                 if np.any(sums > PAIR_LIMIT):
                     count, worst = int(np.count_nonzero(sums > PAIR_LIMIT)), int(sums.max())
-                    found.nodes.append(NodeSaturation(node.name or node.outputs[0], count, worst))
+                    found.nodes.append(NodeSaturation(node.title, count, worst))
     return found
 
 

@@ -25,7 +25,7 @@ from quantkit.models.inputs import Feed
 from quantkit.models.planning.decisions import Plan
 from quantkit.models.refinement.costs import borders, crossings, node_costs, promising
 from quantkit.models.refinement.reasons import by_outputs, by_time, decibels, effect
-from quantkit.models.refinement.speed import SLACK, Costs, assignments, attribute, border_cost, is_slower, losses
+from quantkit.models.refinement.speed import SLACK, Costs, assignments, attribute, is_slower, losses
 from quantkit.models.report.account import Account
 from quantkit.models.report.report import BlockCost, NodeRecord, Report
 from quantkit.models.runtime import Session, open_session
@@ -114,7 +114,7 @@ class Refiner:
         self.count = len(nodes)
         self._float: Session | None = None
         self._probes: list[tuple[Feed, list[Any]]] = []
-        self._names = [node.name or next((n for n in node.outputs if n), "") for node in nodes]
+        self._names = [node.title for node in nodes]
         self.blocks: list[BlockCost] = []
 
     def make(self, *, equalized: bool, left_float: Mapping[int, str] | None = None) -> Candidate:
@@ -200,23 +200,21 @@ class Refiner:
         model = Model(self._proto, self._tensors)
         graphs = _graphs(model)
         seen = dict(zip(graphs, self._seen, strict=True))
-        work = {id(row[0]): (row[4] or 0, row[3]) for row in Account(model, seen).rows}
-        decided = {record.name: record for record in base.records}
+        # The records come from an account of the same model, so they are in its order.
+        rows = Account(model, seen).rows
+        decided = {row[0]: record for row, record in zip(rows, base.records, strict=True)}
+        work = {row[0]: (row[4] or 0, row[3]) for row in rows}
         nodes, both = [], []
         for graph in graphs:
-
-            def record_of(node: Node) -> NodeRecord:
-                return decided[node.name or next((n for n in node.outputs if n), "")]
-
-            extra = crossings(graph, seen[graph], lambda n: record_of(n).decision in ("static", "passthrough"))
+            extra = crossings(graph, seen[graph], lambda n: decided[n].decision in ("static", "passthrough"))
             for node in graph.sorted_nodes():
-                record = record_of(node)
+                record = decided[node]
                 rescaled = record.reason.startswith("the same codes")
                 nodes.append(node)
-                costs = node_costs(node, record.decision, seen[graph], *work[id(node)], rescaled=rescaled)
+                costs = node_costs(node, record.decision, seen[graph], *work[node], rescaled=rescaled)
                 both.append((costs[0], costs[1] + extra.get(node, 0.0)))
         times = np.array(both).reshape(-1, 2)
-        macs = np.array([float(work[id(node)][0]) for node in nodes])
+        macs = np.array([float(work[node][0]) for node in nodes])
         return Costs(times[:, 0], times[:, 1], borders(nodes, self._seen), macs)
 
     def faster(self, float_model: Any, base: Candidate, warnings: list[str]) -> Candidate:
@@ -281,27 +279,21 @@ class Refiner:
         graphs = _graphs(model)
         nodes = [node for graph in graphs for node in graph.sorted_nodes()]
         places: dict[str, int] = {}
-        last: dict[str, int] = {}
         for i, node in enumerate(nodes):
             for name in (node.name, *node.outputs):
                 if name:
                     places.setdefault(name, i)
-            last.update(dict.fromkeys(node.inputs, i))
         runs = int(min(20, max(3, 1000 * _TIMING_SECONDS / (latency.float_ms + latency.int8_ms))))
         both = []
         for proto, milliseconds in ((self._proto, latency.float_ms), (base.model.to_proto(), latency.int8_ms)):
             times = node_times(proto, feed, runs, tensors=self._tensors)
             extra = sum(item.microseconds for item in times) - 1e3 * milliseconds
             both.append(attribute(times, places, len(nodes), max(0.0, extra / max(1, len(times)))))
-        borders = np.zeros(len(nodes))
-        for seen in self._seen:
-            for name, stats in seen.tensors.items():
-                start, end = places.get(name, -1), last.get(name, -1)
-                borders[start + 1 : end + 1] += border_cost(stats.elements)
-        account = Account(model, None)
-        weights = {id(row[0]): row[3] for row in account.rows}
-        weight = np.array([float(weights[id(node)]) for node in nodes])
-        return Costs(both[0], both[1], borders, weight), lambda i: f"{nodes[i].op_type} {nodes[i].name!r}"
+        weights = {row[0]: row[3] for row in Account(model, None).rows}
+        weight = np.array([float(weights[node]) for node in nodes])
+        return Costs(
+            both[0], both[1], borders(nodes, self._seen), weight
+        ), lambda i: f"{nodes[i].op_type} {nodes[i].name!r}"
 
     def _leave_blocks_float(self, base: Candidate, tell: Callable[[int, int], None]) -> Candidate:
         """Leave those blocks float that lower the noise most, best first."""

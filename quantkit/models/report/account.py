@@ -23,8 +23,7 @@ class Account:
         for graph in model.graph.walk():
             for node in graph.sorted_nodes():
                 macs = _macs(graph, node, seen[graph]) if seen is not None else None
-                name = node.name or next((n for n in node.outputs if n), "")
-                self.rows.append((node, name, node.op_type, self._weight_elements(graph, node), macs))
+                self.rows.append((node, node.title, node.op_type, self._weight_elements(graph, node), macs))
 
     def _weight_elements(self, graph: Graph, node: Node) -> int:
         count = 0
