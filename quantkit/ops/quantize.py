@@ -72,18 +72,19 @@ def quantize_linear(
     InvalidDType, ShapeMismatch
         Naming what was wanted and what came.
     """
-    if on_gpu(x, out):
-        there: NDArray[Any] = cuda_elements.quantize_linear(x, scale, zero_point, axis, dtype, out)
-        return there
-    if (stream := current()) is not None:
-        made: NDArray[Any] = queued(stream, quantize_linear, (x,), (scale, zero_point), out, axis=axis, dtype=dtype)
-        return made
-    if axis is None:  # the common call: one number for all, checked and run in one go
+    stream = current()
+    if stream is None and axis is None:  # the common call: one number for all, checked and run in one go
         y: NDArray[Any] | None = out if dtype is None else None
         if out is None and type(x) is np.ndarray:
             y = np.empty_like(x, dtype=_U8 if dtype is None else as_qdtype(dtype).codes, subok=False)
         if y is not None and _plain(x, y, scale, zero_point):
             return y
+    if on_gpu(x, out):
+        there: NDArray[Any] = cuda_elements.quantize_linear(x, scale, zero_point, axis, dtype, out)
+        return there
+    if stream is not None:
+        made: NDArray[Any] = queued(stream, quantize_linear, (x,), (scale, zero_point), out, axis=axis, dtype=dtype)
+        return made
     verb = "quantize_linear"
     x, is_bf16 = as_floats(x, verb)
     if dtype is not None:
@@ -134,18 +135,19 @@ def dequantize_linear(
     InvalidQParams, InvalidDType, ShapeMismatch
         Naming what was wanted and what came.
     """
-    if on_gpu(q, out):
-        there: NDArray[Any] = cuda_elements.dequantize_linear(q, scale, zero_point, axis, out)
-        return there
-    if (stream := current()) is not None:
-        made: NDArray[Any] = queued(stream, dequantize_linear, (q,), (scale, zero_point), out, axis=axis)
-        return made
-    if axis is None:  # the common call: one number for all, checked and run in one go
+    stream = current()
+    if stream is None and axis is None:  # the common call: one number for all, checked and run in one go
         y: NDArray[Any] | None = out
         if out is None and type(q) is np.ndarray:
             y = np.empty_like(q, dtype=_F32, subok=False)
         if y is not None and _plain(q, y, scale, zero_point):
             return y
+    if on_gpu(q, out):
+        there: NDArray[Any] = cuda_elements.dequantize_linear(q, scale, zero_point, axis, out)
+        return there
+    if stream is not None:
+        made: NDArray[Any] = queued(stream, dequantize_linear, (q,), (scale, zero_point), out, axis=axis)
+        return made
     verb = "dequantize_linear"
     q = as_codes(q, verb)
     real = getattr(scale, "dtype", _F32)
