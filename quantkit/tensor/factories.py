@@ -366,7 +366,7 @@ def quantize(
     --------
     >>> import quantkit as qk
     >>> qk.quantize([-1.0, 0.0, 1.5])
-    QTensor([-0.99999994,  0.        ,  1.5       ], dtype=quint8, scale=0.00980392192, zero_point=102)
+    QTensor([-1. ,  0. ,  1.5], dtype=quint8, scale=0.009803922, zero_point=102)
     """
     kind = as_qdtype(dtype)
     values = x if scale is not None and _may_be_pending(x) else _values(x)
