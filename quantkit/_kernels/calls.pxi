@@ -191,6 +191,25 @@ cdef extern from "qk_lookup.h" nogil:
         uint8_t *y
         const uint8_t *tables
 
+cdef extern from "qk_linear.h" nogil:
+    ctypedef struct qk_linear_axis:
+        const int32_t *first
+        const int32_t *second
+        const int16_t *weights
+        int64_t count
+    ctypedef struct qk_linear_call:
+        const uint8_t *x
+        int64_t height
+        int64_t width
+        int64_t x_stride
+        int channels
+        uint8_t *y
+        int64_t y_plane
+        int64_t y_stride
+        qk_linear_axis columns
+        qk_linear_axis rows
+        int halve
+
 cdef extern from "qk_call.h" nogil:
     ctypedef struct qk_call:
         int (*run)(const qk_call *call) noexcept nogil
@@ -205,6 +224,7 @@ cdef extern from "qk_call.h" nogil:
         qk_conv_call conv
         qk_coded_call coded
         qk_resize_call resize
+        qk_linear_call linear
     int qk_run_affine(const qk_call *call) noexcept
     int qk_run_copy(const qk_call *call) noexcept
     int qk_run_dynamic(const qk_call *call) noexcept
@@ -216,6 +236,7 @@ cdef extern from "qk_call.h" nogil:
     int qk_run_conv(const qk_call *call) noexcept
     int qk_run_coded(const qk_call *call) noexcept
     int qk_run_resize(const qk_call *call) noexcept
+    int qk_run_linear(const qk_call *call) noexcept
 
 cdef extern from "qk_stream.h" nogil:
     ctypedef struct qk_stream:

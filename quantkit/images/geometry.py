@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from PIL import Image
 
 from quantkit.errors import ShapeMismatch
+from quantkit.images.linear import resize_opencv_linear
 from quantkit.images.resample import FILTERS, resample
 
 if TYPE_CHECKING:
@@ -28,7 +29,6 @@ _PILLOW = {
     "bicubic": _R.BICUBIC,
     "lanczos": _R.LANCZOS,
 }
-_BITS = 11  # of OpenCV's interpolation weights
 
 
 class Whole(NamedTuple):
@@ -158,7 +158,7 @@ def _pad(pixels: NDArray[np.uint8], size: tuple[int, ...], value: tuple[int, ...
     height, width, channels = pixels.shape
     if (height, width) == tuple(size):
         return pixels
-    padded = np.empty((*size, channels), np.uint8)
+    padded = np.empty((channels, *size), np.uint8).transpose(1, 2, 0)  # as the resize leaves it, and a shard wants it
     padded[:] = value
     top, left = (size[0] - height) // 2, (size[1] - width) // 2
     padded[top : top + height, left : left + width] = pixels
@@ -173,59 +173,3 @@ def _corner(before: tuple[int, ...], size: tuple[int, int], rounding: str) -> tu
 def _center_crop(pixels: NDArray[np.uint8], size: tuple[int, int], rounding: str) -> NDArray[np.uint8]:
     top, left = _corner(pixels.shape, size, rounding)
     return pixels[top : top + size[0], left : left + size[1]]
-
-
-def resize_opencv_linear(pixels: NDArray[np.uint8], height: int, width: int) -> NDArray[np.uint8]:
-    """Resize as OpenCV's INTER_LINEAR does on uint8, to the last bit.
-
-    Two neighbours on each axis and no smoothing while shrinking, in fixed point: weights of 11 bits, 4 bits dropped
-    between the axes. An exact half on both axes is the rounded mean of four pixels.
-
-    Parameters
-    ----------
-    pixels : ndarray of uint8, shape (height, width, channels)
-    height, width : int
-        Of the result.
-    """
-    before = pixels.shape[:2]
-    if before == (height, width):
-        return pixels
-    if before == (2 * height, 2 * width):
-        wide = pixels.astype(np.int32)
-        rows = wide[::2] + wide[1::2]
-        mean: NDArray[np.int32] = (rows[:, ::2] + rows[:, 1::2] + 2) >> 2
-        return mean.astype(np.uint8)
-    x0, x1, a0, a1 = _neighbours(before[1], width, clamp=True)
-    y0, y1, b0, b1 = _neighbours(before[0], height, clamp=False)
-    needed, where = np.unique(np.concatenate([y0, y1]), return_inverse=True)
-    source = pixels[needed]
-    rows = source[:, x0] * a0[:, None]
-    rows += source[:, x1] * a1[:, None]
-    rows >>= 4
-    top, bottom = rows[where[:height]], rows[where[height:]]
-    top *= b0[:, None, None]
-    bottom *= b1[:, None, None]
-    top >>= 16
-    bottom >>= 16
-    top += bottom
-    top += 2
-    top >>= 2
-    result: NDArray[np.uint8] = top.astype(np.uint8)
-    return result
-
-
-def _neighbours(before: int, after: int, *, clamp: bool) -> tuple[NDArray[Any], ...]:
-    """Return both neighbours of each output position on one axis, and their int32 weights of `_BITS` bits.
-
-    OpenCV puts the weight of positions beyond the edge on the edge along a row (`clamp`), but not down a column, where
-    both neighbours are the edge and each is rounded by itself.
-    """
-    scale = 1.0 / (after / before)  # not before / after: the last bit of the position would differ
-    position = ((np.arange(after) + 0.5) * scale - 0.5).astype(np.float32)
-    first = np.floor(position).astype(np.int64)
-    share = position - first.astype(np.float32)
-    if clamp:
-        share[(first < 0) | (first >= before - 1)] = 0
-    one = np.float32(1 << _BITS)
-    weights = (np.rint((np.float32(1) - share) * one).astype(np.int32), np.rint(share * one).astype(np.int32))
-    return np.clip(first, 0, before - 1), np.clip(first + 1, 0, before - 1), *weights

@@ -9,7 +9,8 @@ from PIL import Image
 
 from quantkit.errors import FormatError, ShapeMismatch
 from quantkit.images import PRESETS, Recipe, read_codes, read_values
-from quantkit.images.geometry import fit, resize_opencv_linear
+from quantkit.images.geometry import fit
+from quantkit.images.linear import resize_opencv_linear
 
 HERE = Path(__file__).resolve().parent
 PHOTOS = sorted((HERE.parents[1] / "datasets/photos").glob("*.*g"))

@@ -6,6 +6,7 @@
 
 #include "qk_isa.h"
 #include "qk_matmul.h"
+#include "qk_linear.h"
 #include "qk_resize.h"
 
 /* Parameters of quantize and dequantize over one contiguous run.
@@ -74,6 +75,13 @@ typedef void qk_resize_row_fn(const uint8_t *x, uint8_t *y, int64_t plane, const
 /* y[i] = sum over t < taps of x[t * stride + i] * weight t, rounded and saturated. */
 typedef void qk_resize_column_fn(const uint8_t *x, int64_t stride, uint8_t *y, int64_t n, const int16_t *high,
                                  const int16_t *low, int64_t taps);
+
+/* One row of pixels of 3 bytes to one row of each of 3 planes, `plane` elements apart: 7 bits before the point of 4.
+ * 8 bytes may be read at each pixel. */
+typedef void qk_linear_row_fn(const uint8_t *x, int16_t *y, int64_t plane, const qk_linear_axis *axis);
+/* y[i] = (top[i] * w0 / 2^16 + bottom[i] * w1 / 2^16 + 2) / 4, each rounded down. */
+typedef void qk_linear_column_fn(const int16_t *top, const int16_t *bottom, uint8_t *y, int64_t n,
+                                 const int16_t *weights);
 
 /* Rounding and saturation leave every code alone beyond this distance from zero: zero points lie in [-128, 255]. */
 #define QK_FAR 2048.0f
