@@ -4,6 +4,7 @@ from quantkit._kernels import threads as _threads
 
 try:
     from quantkit._kernels._core import (
+        ArrowPixels,
         ConvPlan,
         KeptCall,
         KeptPlans,
@@ -40,6 +41,7 @@ except ModuleNotFoundError as error:
 set_num_threads(_threads.from_environment())
 
 __all__ = [
+    "ArrowPixels",
     "ConvPlan",
     "KeptCall",
     "KeptPlans",

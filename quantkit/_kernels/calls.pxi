@@ -177,6 +177,7 @@ cdef extern from "qk_resize.h" nogil:
         const uint8_t *x
         int64_t height
         int64_t width
+        int64_t pixel
         int64_t x_stride
         uint8_t *y
         int64_t y_plane
@@ -201,6 +202,7 @@ cdef extern from "qk_linear.h" nogil:
         const uint8_t *x
         int64_t height
         int64_t width
+        int64_t pixel
         int64_t x_stride
         int channels
         uint8_t *y

@@ -21,12 +21,12 @@ cdef int linear_axis(qk_linear_axis *axis, weights, int64_t length, int64_t coun
 def resize_linear(const uint8_t[:, :, ::1] x, uint8_t[:, :, :] y, columns=None, rows=None):
     """y (c, height, width) = x (height, width, c) resized; `columns` and `rows`: (first, second, weights) along each axis.
 
-    Without them y has half the height and width of x, and means of four pixels.
+    x may have 4 bytes a pixel for 3 channels. Without axes y has half the height and width, and means of four pixels.
     """
     cdef qk_call call
     cdef qk_linear_call *linear = &call.linear
-    if x.shape[2] not in (1, 3) or y.shape[0] != x.shape[2] or not x.shape[0] or not x.shape[1]:
-        raise ShapeMismatch("wanted pixels of 1 or 3 channels, and at least one")
+    if x.shape[2] not in (1, 3, 4) or y.shape[0] != min(x.shape[2], 3) or not x.shape[0] or not x.shape[1]:
+        raise ShapeMismatch("wanted pixels of 1, 3 or 4 bytes, and at least one")
     if not y.shape[1] or not y.shape[2] or y.strides[2] != 1:
         raise ShapeMismatch("wanted planes of at least one pixel, whose rows are contiguous")
     linear.halve = columns is None
@@ -39,6 +39,6 @@ def resize_linear(const uint8_t[:, :, ::1] x, uint8_t[:, :, :] y, columns=None, 
         linear_axis(&linear.rows, rows, x.shape[0], y.shape[1], False)
     call.run = qk_run_linear
     linear.x, linear.height, linear.width = &x[0, 0, 0], x.shape[0], x.shape[1]
-    linear.x_stride, linear.channels = x.strides[0], <int>x.shape[2]
+    linear.pixel, linear.x_stride, linear.channels = x.shape[2], x.strides[0], <int>y.shape[0]
     linear.y, linear.y_plane, linear.y_stride = &y[0, 0, 0], y.strides[0], y.strides[1]
     perform(&call, (x, y, columns, rows))

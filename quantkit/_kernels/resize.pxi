@@ -21,14 +21,14 @@ cdef int resize_axis(qk_resize_axis *axis, weights, int64_t length, int64_t coun
 
 
 def resize(const uint8_t[:, :, ::1] x, uint8_t[:, :, ::1] y, columns, rows):
-    """y (3, height, width) = x (height, width, 3) resized; `columns` and `rows`: (first, high, low) along each axis."""
+    """y (3, height, width) = x (height, width, 3 or 4) resized; `columns` and `rows`: (first, high, low) along each axis."""
     cdef qk_call call
-    if x.shape[2] != 3 or y.shape[0] != 3 or not x.shape[0] or not x.shape[1] or not y.shape[1] or not y.shape[2]:
-        raise ShapeMismatch("wanted pixels of 3 channels, and at least one")
+    if x.shape[2] not in (3, 4) or y.shape[0] != 3 or not x.shape[0] or not x.shape[1] or not y.shape[1] or not y.shape[2]:
+        raise ShapeMismatch("wanted pixels of 3 or 4 bytes, and at least one")
     resize_axis(&call.resize.columns, columns, x.shape[1], y.shape[2])
     resize_axis(&call.resize.rows, rows, x.shape[0], y.shape[1])
     call.run = qk_run_resize
     call.resize.x, call.resize.height, call.resize.width = &x[0, 0, 0], x.shape[0], x.shape[1]
-    call.resize.x_stride = x.strides[0]
+    call.resize.pixel, call.resize.x_stride = x.shape[2], x.strides[0]
     call.resize.y, call.resize.y_plane, call.resize.y_stride = &y[0, 0, 0], y.strides[0], y.strides[1]
     perform(&call, (x, y, columns, rows))

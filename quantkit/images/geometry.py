@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from PIL import Image
 
+from quantkit import _kernels
 from quantkit.errors import ShapeMismatch
 from quantkit.images.linear import resize_opencv_linear
 from quantkit.images.resample import FILTERS, resample
@@ -119,11 +120,11 @@ def _resize(
 ) -> NDArray[np.uint8]:
     """Return a region (top, left, height, width) of an image resized to `size`; channels last."""
     top, left, height, width = region
-    if interpolation == "opencv-linear":
-        return resize_opencv_linear(_channels_last(image), *size)[top : top + height, left : left + width]
     if size != (image.height, image.width):
+        if interpolation == "opencv-linear":
+            return resize_opencv_linear(_pixels(image), *size)[top : top + height, left : left + width]
         if interpolation in FILTERS and image.mode == "RGB":
-            planes = resample(np.asarray(image), size, interpolation, region, box)
+            planes = resample(_pixels(image), size, interpolation, region, box)
             if planes is not None:
                 return planes.transpose(1, 2, 0)
         image = image.resize(size[::-1], _PILLOW[interpolation], box=box)
@@ -146,6 +147,16 @@ def _resized(height: int, width: int, recipe: Recipe) -> tuple[tuple[int, int], 
             ratio = min(ratio, 1.0)
         return size, (max(1, round(height * ratio)), max(1, round(width * ratio)))
     return (height, width), (height, width)
+
+
+def _pixels(image: Image.Image) -> NDArray[np.uint8]:
+    """Return pixels for a resize: those of RGB where they lie, 4 bytes each, if Pillow shows them, else a copy."""
+    if image.mode == "RGB":
+        try:
+            return np.asarray(_kernels.ArrowPixels(image.__arrow_c_array__()[1], image.height, image.width))
+        except (AttributeError, ValueError):
+            pass  # a Pillow before 11.3, or an image in several blocks of memory
+    return _channels_last(image)
 
 
 def _channels_last(image: Image.Image) -> NDArray[np.uint8]:

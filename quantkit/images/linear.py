@@ -24,7 +24,7 @@ def resize_opencv_linear(pixels: NDArray[np.uint8], height: int, width: int) -> 
     Parameters
     ----------
     pixels : ndarray of uint8, shape (height, width, channels)
-        1 or 3 channels.
+        1 or 3 channels, or 4 of which the last one is dropped.
     height, width : int
         Of the result.
 
@@ -35,8 +35,8 @@ def resize_opencv_linear(pixels: NDArray[np.uint8], height: int, width: int) -> 
     """
     before = pixels.shape[:2]
     if before == (height, width):
-        return pixels
-    made = np.empty((pixels.shape[2], height, width), np.uint8)
+        return pixels[..., :3]
+    made = np.empty((min(pixels.shape[2], 3), height, width), np.uint8)
     source = np.ascontiguousarray(pixels)
     if before == (2 * height, 2 * width):
         _kernels.resize_linear(source, made)

@@ -105,7 +105,7 @@ def resample(
 
     Parameters
     ----------
-    pixels : ndarray of uint8, shape (height, width, 3), C-contiguous
+    pixels : ndarray of uint8, shape (height, width, 3), or 4 of which the last one is dropped; C-contiguous
     size : (height, width)
         Of the whole result.
     name : str

@@ -41,6 +41,11 @@ def test_against_integers(isa, channels, height, width, rows, columns):
         canvas = np.full((channels, rows + 2, columns + 5), 7, np.uint8)
         _kernels.resize_linear(x, canvas[:, 1:-1, 2:-3], across, down)
         np.testing.assert_array_equal(canvas[:, 1:-1, 2:-3], expected(x, across, down))
+        if channels == 3:
+            wide = np.concatenate([x, rng.integers(0, 256, (height, width, 1), np.uint8)], axis=2)
+            made = np.empty((3, rows, columns), np.uint8)
+            _kernels.resize_linear(wide, made, across, down)
+            np.testing.assert_array_equal(made, canvas[:, 1:-1, 2:-3])
         canvas[:, 1:-1, 2:-3] = 7
         assert (canvas == 7).all()
 
@@ -75,8 +80,8 @@ def test_what_does_not_fit_is_refused():
     with pytest.raises(ShapeMismatch, match="which are no neighbours"):
         _kernels.resize_linear(x, y, far, good)
     _kernels.resize_linear(x, y, good, far)
-    with pytest.raises(ShapeMismatch, match="1 or 3 channels"):
-        _kernels.resize_linear(np.zeros((5, 5, 4), np.uint8), y, good, good)
+    with pytest.raises(ShapeMismatch, match="1, 3 or 4 bytes"):
+        _kernels.resize_linear(np.zeros((5, 5, 2), np.uint8), y, good, good)
     with pytest.raises(ShapeMismatch, match="rows are contiguous"):
         _kernels.resize_linear(x, np.zeros((3, 2, 4), np.uint8)[:, :, ::2], good, good)
     with pytest.raises(ShapeMismatch, match="5 x 5 is not twice 2 x 2"):

@@ -16,18 +16,20 @@ TARGET static inline __m128i two(const int16_t *weights) {
     return _mm_set1_epi32(both);
 }
 
-TARGET void qk_linear_row_u8x3_avx2(const uint8_t *x, int16_t *y, int64_t plane, const qk_linear_axis *axis) {
+TARGET void qk_linear_row_u8x3_avx2(const uint8_t *x, int64_t pixel, int16_t *y, int64_t plane,
+                                    const qk_linear_axis *axis) {
     /* Of two neighbours: the pairs of red, green and blue, in 16 bits. */
-    const __m256i pairs = _mm256_broadcastsi128_si256(
-        _mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1));
+    const __m128i of_3 = _mm_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1);
+    const __m128i of_4 = _mm_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, -1, -1, -1, -1);
+    const __m256i pairs = _mm256_broadcastsi128_si256(pixel == 3 ? of_3 : of_4);
     const int32_t *first = axis->first;
     const int16_t *weights = axis->weights;
     int64_t i = 0;
     for (; i + 8 <= axis->count; i += 8) {
         __m256i v[4]; /* pixel k in the lower half, pixel k + 4 in the upper one: red, green, blue, nothing */
         for (int k = 0; k < 4; k++) {
-            const __m128i a = _mm_loadl_epi64((const __m128i *)(x + 3 * (int64_t)first[i + k]));
-            const __m128i b = _mm_loadl_epi64((const __m128i *)(x + 3 * (int64_t)first[i + k + 4]));
+            const __m128i a = _mm_loadl_epi64((const __m128i *)(x + pixel * first[i + k]));
+            const __m128i b = _mm_loadl_epi64((const __m128i *)(x + pixel * first[i + k + 4]));
             const __m256i p = _mm256_shuffle_epi8(_mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1), pairs);
             const __m256i w = _mm256_inserti128_si256(_mm256_castsi128_si256(two(weights + 2 * (i + k))),
                                                       two(weights + 2 * (i + k + 4)), 1);
@@ -45,7 +47,7 @@ TARGET void qk_linear_row_u8x3_avx2(const uint8_t *x, int16_t *y, int64_t plane,
     }
     if (i < axis->count) {
         const qk_linear_axis rest = {first + i, axis->second, weights + 2 * i, axis->count - i};
-        qk_linear_row_u8x3_scalar(x, y + i, plane, &rest);
+        qk_linear_row_u8x3_scalar(x, pixel, y + i, plane, &rest);
     }
 }
 

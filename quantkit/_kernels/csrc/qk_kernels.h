@@ -70,15 +70,15 @@ typedef void qk_depthwise_rows_fn(const qk_depthwise_rows_tile *d);
 typedef void qk_transpose_fn(const uint8_t *x, int64_t x_stride, uint8_t *y, int64_t y_stride, int64_t rows,
                              int64_t columns, uint8_t flip);
 
-/* One row of pixels of 3 bytes to one row of each of 3 planes, `plane` bytes apart. 16 bytes may be read at each tap. */
-typedef void qk_resize_row_fn(const uint8_t *x, uint8_t *y, int64_t plane, const qk_resize_axis *axis);
+/* One row of pixels of 3 or 4 bytes to one row of each of 3 planes, `plane` bytes apart. 16 bytes may be read at each tap. */
+typedef void qk_resize_row_fn(const uint8_t *x, int64_t pixel, uint8_t *y, int64_t plane, const qk_resize_axis *axis);
 /* y[i] = sum over t < taps of x[t * stride + i] * weight t, rounded and saturated. */
 typedef void qk_resize_column_fn(const uint8_t *x, int64_t stride, uint8_t *y, int64_t n, const int16_t *high,
                                  const int16_t *low, int64_t taps);
 
-/* One row of pixels of 3 bytes to one row of each of 3 planes, `plane` elements apart: 7 bits before the point of 4.
- * 8 bytes may be read at each pixel. */
-typedef void qk_linear_row_fn(const uint8_t *x, int16_t *y, int64_t plane, const qk_linear_axis *axis);
+/* One row of pixels of 3 or 4 bytes to one row of each of 3 planes, `plane` elements apart, in units of 1/128. 8 bytes may
+ * be read at each pixel. */
+typedef void qk_linear_row_fn(const uint8_t *x, int64_t pixel, int16_t *y, int64_t plane, const qk_linear_axis *axis);
 /* y[i] = (top[i] * w0 / 2^16 + bottom[i] * w1 / 2^16 + 2) / 4, each rounded down. */
 typedef void qk_linear_column_fn(const int16_t *top, const int16_t *bottom, uint8_t *y, int64_t n,
                                  const int16_t *weights);

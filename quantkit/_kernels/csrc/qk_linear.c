@@ -16,13 +16,13 @@ static void grey_row(const uint8_t *x, int16_t *y, const qk_linear_axis *axis) {
 }
 
 static void halve(const qk_linear_call *call) {
-    const int channels = call->channels;
+    const int64_t pixel = call->pixel;
     for (int64_t i = 0; i < call->rows.count; i++) {
         const uint8_t *a = call->x + 2 * i * call->x_stride, *b = a + call->x_stride;
-        for (int c = 0; c < channels; c++) {
+        for (int c = 0; c < call->channels; c++) {
             uint8_t *to = call->y + c * call->y_plane + i * call->y_stride;
             for (int64_t j = 0; j < call->columns.count; j++) {
-                const int64_t left = 2 * j * channels + c, right = left + channels;
+                const int64_t left = 2 * j * pixel + c, right = left + pixel;
                 to[j] = (uint8_t)((a[left] + a[right] + b[left] + b[right] + 2) >> 2);
             }
         }
@@ -37,7 +37,7 @@ int qk_linear_run(const qk_linear_call *call) {
     const qk_linear_axis *columns = &call->columns, *rows = &call->rows;
     qk_linear_row_fn *const row_kernel = (qk_linear_row_fn *)qk_table[QK_SLOT_linear_row_u8x3];
     qk_linear_column_fn *const column_kernel = (qk_linear_column_fn *)qk_table[QK_SLOT_linear_column_u8];
-    const size_t bytes = (size_t)(call->channels * call->width);
+    const size_t bytes = (size_t)(call->pixel * call->width);
     const int64_t plane = (columns->count + 31) / 32 * 32;
     uint8_t *row = malloc(bytes + BEYOND);
     int16_t *kept = malloc(2 * sizeof *kept * (size_t)(call->channels * plane));
@@ -58,11 +58,13 @@ int qk_linear_run(const qk_linear_call *call) {
         }
         for (int k = 0; k < 2; k++) {
             if (holds[k] == wanted[k]) continue;
-            memcpy(row, call->x + wanted[k] * call->x_stride, bytes);
+            const uint8_t *from = call->x + wanted[k] * call->x_stride;
+            /* Loads beyond the end of a row see those behind it; the last ones are copied. */
+            if ((call->height - 1 - wanted[k]) * call->x_stride < BEYOND) from = memcpy(row, from, bytes);
             if (call->channels == 3)
-                row_kernel(row, lines[k], plane, columns);
+                row_kernel(from, call->pixel, lines[k], plane, columns);
             else
-                grey_row(row, lines[k], columns);
+                grey_row(from, lines[k], columns);
             holds[k] = wanted[k];
         }
         for (int c = 0; c < call->channels; c++)

@@ -13,9 +13,9 @@ typedef struct {
 } qk_linear_axis;
 
 typedef struct {
-    const uint8_t *x; /* height rows of width pixels of `channels` bytes: 1 or 3 */
-    int64_t height, width, x_stride;
-    int channels;
+    const uint8_t *x; /* height rows of width pixels, one behind the other: 1 byte (grey), 3, or 4 whose last is nothing */
+    int64_t height, width, pixel, x_stride;
+    int channels; /* 1 or 3 */
     uint8_t *y; /* `channels` planes of rows.count rows */
     int64_t y_plane, y_stride;
     qk_linear_axis columns, rows;

@@ -23,7 +23,8 @@ int qk_resize_run(const qk_resize_call *call) {
     }
     const int64_t stride = (columns->count + 63) / 64 * 64;
     const int64_t plane = stride * (end - begin + MORE_ROWS);
-    uint8_t *planes = malloc(3 * (size_t)plane), *row = malloc(3 * (size_t)call->width + BEYOND);
+    const size_t bytes = (size_t)(call->pixel * call->width);
+    uint8_t *planes = malloc(3 * (size_t)plane), *row = malloc(bytes + BEYOND);
     if (!planes || !row) {
         free(planes);
         free(row);
@@ -31,11 +32,12 @@ int qk_resize_run(const qk_resize_call *call) {
     }
     for (int c = 0; c < 3; c++)
         memset(planes + c * plane + stride * (end - begin), 0, (size_t)(stride * MORE_ROWS));
-    memset(row + 3 * call->width, 0, BEYOND);
+    memset(row + bytes, 0, BEYOND);
     for (int64_t i = begin; i < end; i++) {
-        /* Copied, so that the loads beyond its end are ours. */
-        memcpy(row, call->x + i * call->x_stride, 3 * (size_t)call->width);
-        row_kernel(row, planes + (i - begin) * stride, plane, columns);
+        const uint8_t *from = call->x + i * call->x_stride;
+        /* Loads beyond the end of a row see those behind it; the last ones are copied, so that they see nothing else. */
+        if ((call->height - 1 - i) * call->x_stride < BEYOND) from = memcpy(row, from, bytes);
+        row_kernel(from, call->pixel, planes + (i - begin) * stride, plane, columns);
     }
     for (int c = 0; c < 3; c++)
         for (int64_t i = 0; i < rows->count; i++)

@@ -16,8 +16,8 @@ typedef struct {
 #define QK_RESIZE_LOW_BITS 11
 
 typedef struct {
-    const uint8_t *x; /* height rows of width pixels of 3 bytes */
-    int64_t height, width, x_stride;
+    const uint8_t *x; /* height rows of width pixels of 3 bytes, or of 4 whose last one is nothing, one behind the other */
+    int64_t height, width, pixel, x_stride;
     uint8_t *y; /* 3 planes of rows.count rows */
     int64_t y_plane, y_stride;
     qk_resize_axis columns, rows; /* along a row, and down a column */

@@ -16,18 +16,22 @@ TARGET static inline __m256i join(__m256i high, __m256i low) {
     return _mm256_srai_epi32(sum, QK_RESIZE_BITS);
 }
 
-TARGET void qk_resize_row_u8x3_avx2(const uint8_t *x, uint8_t *y, int64_t plane, const qk_resize_axis *axis) {
+TARGET void qk_resize_row_u8x3_avx2(const uint8_t *x, int64_t pixel, uint8_t *y, int64_t plane,
+                                    const qk_resize_axis *axis) {
     /* Of four pixels: pairs of neighbours in 16 bits, the first two in the lower half, the others in the upper one. */
-    const __m256i pairs = _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1, /* */
-                                           6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1);
+    const __m256i of_3 = _mm256_setr_epi8(0, -1, 3, -1, 1, -1, 4, -1, 2, -1, 5, -1, -1, -1, -1, -1, /* */
+                                          6, -1, 9, -1, 7, -1, 10, -1, 8, -1, 11, -1, -1, -1, -1, -1);
+    const __m256i of_4 = _mm256_setr_epi8(0, -1, 4, -1, 1, -1, 5, -1, 2, -1, 6, -1, -1, -1, -1, -1, /* */
+                                          8, -1, 12, -1, 9, -1, 13, -1, 10, -1, 14, -1, -1, -1, -1, -1);
+    const __m256i pairs = pixel == 3 ? of_3 : of_4;
     const __m256i spread = _mm256_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1);
     const __m128i half = _mm_set1_epi32(1 << (QK_RESIZE_BITS - 1));
     for (int64_t i = 0; i < axis->count; i++) {
-        const uint8_t *from = x + 3 * (int64_t)axis->first[i];
+        const uint8_t *from = x + pixel * axis->first[i];
         const int16_t *highs = axis->high + i * axis->taps, *lows = axis->low + i * axis->taps;
         __m256i high = _mm256_setzero_si256(), low = high;
         for (int64_t t = 0; t < axis->taps; t += 4) {
-            const __m128i four = _mm_loadu_si128((const __m128i *)(from + 3 * t));
+            const __m128i four = _mm_loadu_si128((const __m128i *)(from + pixel * t));
             const __m256i p = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(four), pairs);
             const __m256i h = _mm256_castsi128_si256(_mm_loadl_epi64((const __m128i *)(highs + t)));
             const __m256i l = _mm256_castsi128_si256(_mm_loadl_epi64((const __m128i *)(lows + t)));
