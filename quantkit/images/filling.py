@@ -13,6 +13,7 @@ import numpy as np
 
 from quantkit.cluster import cluster_map
 from quantkit.errors import FormatError
+from quantkit.images.blocks import kept_blocks
 from quantkit.images.index import Index, write_index, write_manifest
 from quantkit.images.output import start
 from quantkit.images.shard_work import Filling, ShardMaker, full_name, name_of
@@ -76,7 +77,11 @@ class Run:
         """Fill shard after shard: threads decode while one more writes what is full."""
         writes: deque[Future[None]] = deque()
         work: Any = ordered_map(self._decode, self._pieces(), workers=streams, in_flight=4 * streams)
-        with ThreadPoolExecutor(1, thread_name_prefix="quantkit-shard") as writer, closing(work):
+        with (
+            kept_blocks(streams),
+            ThreadPoolExecutor(1, thread_name_prefix="quantkit-shard") as writer,
+            closing(work),
+        ):
             for filling, positions in work:
                 lines = [filling.lines[filling.images[position]] for position in positions]
                 self.bytes += sum(item["bytes"] or 0 for item in lines if not item.get("frame"))

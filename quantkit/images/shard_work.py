@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quantkit.errors import FormatError
+from quantkit.images.blocks import kept_blocks
 from quantkit.images.decode import shown
 from quantkit.images.manifest import line
 from quantkit.images.output import finished_lines
@@ -94,8 +95,9 @@ class ShardMaker:
     def make(self, group: Group, streams: int) -> list[dict[str, Any]]:
         """Fill and write a shard; return its manifest lines."""
         filling = self.begin(group)
-        for _ in ordered_map(lambda positions: self.decode(filling, positions), filling.pieces(), workers=streams):
-            pass
+        with kept_blocks(streams):
+            for _ in ordered_map(lambda positions: self.decode(filling, positions), filling.pieces(), workers=streams):
+                pass
         self.write(filling)
         return filling.lines
 

@@ -17,6 +17,7 @@ from quantkit.cpu import num_threads
 from quantkit.errors import FormatError, InvalidArgument, ModelError
 from quantkit.files import check_output
 from quantkit.images import ImageShards, is_output, open_images, read_codes
+from quantkit.images.blocks import kept_blocks
 from quantkit.images.decode import MAX_PIXELS, shown
 from quantkit.images.listing import Listing
 from quantkit.images.pipeline import check_streams
@@ -165,6 +166,7 @@ def predict_images(
     result = PredictResult(describe_model(model), None if output is None else os.fspath(output), recipe)
     items, classes = _items(images, shards, fit, workers, size, max_pixels)
     with ExitStack() as stack:
+        stack.enter_context(kept_blocks(workers))
         stack.enter_context(closing(items))
         writer = stack.enter_context(open_writer(result.output, session.outputs, classes, class_names, top))
         count = 0
