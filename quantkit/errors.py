@@ -42,6 +42,10 @@ class OutOfMemory(QuantkitError, MemoryError):
     """Memory that could not be had; the message says how much was asked for."""
 
 
+class MachineError(QuantkitError, OSError):
+    """A limit or fault of the machine, such as too many open files, met while a file was read; names both."""
+
+
 class StreamError(QuantkitError, RuntimeError):
     """A stream that cannot do what it was asked: it is closed, or would wait for itself."""
 

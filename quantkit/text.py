@@ -25,8 +25,9 @@ def told(value: Any) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return a number with its noun: 1 node, 2 nodes."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    """Return a number with its noun: 1 node, 2 nodes, 2 classes."""
+    ending = "" if count == 1 else "es" if noun.endswith("s") else "s"
+    return f"{count:,} {noun}{ending}"
 
 
 def size(count: float) -> str:

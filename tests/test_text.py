@@ -20,3 +20,7 @@ def test_tables_stay_tables_whatever_the_names():
 def test_counts_and_numbers():
     assert [counted(n, "node") for n in (0, 1, 1234)] == ["0 nodes", "1 node", "1,234 nodes"]
     assert (size(999), size(35_210), percent(0.99999), number(None)) == ("999 B", "35.2 kB", "99.9 %", "-")
+
+
+def test_nouns_that_end_in_s():
+    assert [counted(n, "class") for n in (0, 1, 2)] == ["0 classes", "1 class", "2 classes"]

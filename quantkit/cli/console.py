@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -19,7 +19,7 @@ from rich.table import Table
 
 from quantkit.errors import OutputError, QuantkitError
 from quantkit.models.progress import Progress
-from quantkit.text import printable
+from quantkit.text import counted, printable
 
 
 class StdoutError(OutputError):
@@ -30,7 +30,7 @@ def fail(message: str, prefix: str = "quantkit: error: ") -> None:
     """Print one line to stderr, whatever the message holds."""
     line = " ".join(part for part in (prefix + message).splitlines() if part).rstrip()
     with suppress(OSError, ValueError):
-        print(line.encode("utf-8", "backslashreplace").decode(), file=sys.stderr, flush=True)
+        print(printable(line), file=sys.stderr, flush=True)
 
 
 def flush() -> None:
@@ -76,6 +76,11 @@ def say(text: str) -> None:
     with stdout():
         sys.stdout.write(text if text.endswith("\n") else text + "\n")
         sys.stdout.flush()
+
+
+def say_lines(lines: Iterable[str]) -> None:
+    """Print lines to stdout, each of them one, whatever the names of files in it hold."""
+    say("\n".join(map(printable, lines)))
 
 
 def say_json(value: dict[str, Any]) -> None:
@@ -158,7 +163,7 @@ class _Lines:
         if stage == self._stage and now - self._last < 10 and done != total:
             return
         if stage != self._stage and done != total:
-            note(f"{stage} ..." if total is None else f"{stage}: {total} {self._unit}")
+            note(f"{stage} ..." if total is None else f"{stage}: {counted(total, self._unit.removesuffix('s'))}")
         else:
             note(f"{stage}: {done} of {total if total is not None else 'an unknown number'}")
         self._stage, self._last = stage, now

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quantkit.cli import options
-from quantkit.cli.console import say, say_json, standing
+from quantkit.cli.console import say_json, say_lines, standing
 from quantkit.cli.rates import rates
 from quantkit.errors import InvalidArgument
-from quantkit.text import size
+from quantkit.text import counted, size
 
 if TYPE_CHECKING:
     from quantkit.images.process import ProcessResult
@@ -91,14 +91,14 @@ def images(
         done["scan"] = found.to_dict()
         code = 1 if found.broken else 0
         if not as_json:
-            say("\n".join(describe_scan(found)))
+            say_lines(describe_scan(found))
     if preview is not None:
         from quantkit.images.preview import contact_sheet
 
         shown = contact_sheet(folder, preview, preset=recipe, max_pixels=limit)
         done["preview"] = {"path": str(preview), "images": shown}
         if not as_json:
-            say(f"{preview}: {len(shown)} images as {recipe.name!r} makes them")
+            say_lines([f"{preview}: {counted(len(shown), 'image')} as {recipe.name!r} makes them"])
     if output is not None:
         from quantkit.images.process import process_images
 
@@ -119,7 +119,7 @@ def images(
         code = max(code, 1 if result.failed else 0)
         if not as_json:
             with standing(output):
-                say("\n".join(describe(result, str(folder))))
+                say_lines(describe(result, str(folder)))
     if as_json:
         written = preview if output is None else output
         with nullcontext() if written is None else standing(written):
@@ -132,13 +132,13 @@ def describe(result: ProcessResult, source: str) -> list[str]:
     made = result.shards - result.shards_kept
     shape = " x ".join(map(str, result.shape))
     kept = f", {result.shards_kept} of them there already" if result.shards_kept else ""
-    shards = f"{result.shards} shard{'' if result.shards == 1 else 's'}{kept}"
+    shards = f"{counted(result.shards, 'shard')}{kept}"
     lines = [
         f"{source} -> {result.output} (recipe {result.recipe.name!r}, {shape}, quint8)",
-        f"{result.images:,} images in {shards}; {result.failed} failed, {result.skipped} skipped",
+        f"{counted(result.images, 'image')} in {shards}; {result.failed} failed, {result.skipped} skipped",
     ]
     if result.classes:
-        lines.append(f"{len(result.classes)} classes: {_some([repr(name) for name in result.classes])}")
+        lines.append(f"{counted(len(result.classes), 'class')}: {_some([repr(name) for name in result.classes])}")
     if made and result.seconds:
         rate = f"{result.images / result.seconds:,.0f} images/s, " if not result.shards_kept else ""
         disk = "the disk" if result.waited_for_disk > 0.2 else "decoding"
@@ -158,7 +158,7 @@ def describe(result: ProcessResult, source: str) -> list[str]:
 
 def describe_scan(found: ScanResult) -> list[str]:
     """Return what a scan found as lines of text."""
-    lines = [f"{found.images:,} images, {size(found.bytes)}"]
+    lines = [f"{counted(found.images, 'image')}, {size(found.bytes)}"]
     lines.append("formats: " + _counts(found.formats))
     lines.append("modes: " + _counts(found.modes))
     sizes = found.sizes
@@ -166,7 +166,7 @@ def describe_scan(found: ScanResult) -> list[str]:
         areas = sorted(sizes, key=lambda s: s[0] * s[1])
         small, large = areas[0], areas[-1]
         common = [f"{w}x{h} {n:,}" for (w, h), n in sizes.most_common(5)]
-        more = f", and {len(sizes) - 5} more sizes" if len(sizes) > 5 else ""
+        more = f", and {counted(len(sizes) - 5, 'more size')}" if len(sizes) > 5 else ""
         lines.append(f"sizes: {small[0]}x{small[1]} to {large[0]}x{large[1]}; most often {', '.join(common)}{more}")
     if found.classes:
         lines.append("classes: " + _some([f"{name} {count:,}" for name, count in found.classes.items()]))
@@ -176,7 +176,8 @@ def describe_scan(found: ScanResult) -> list[str]:
         lines.append(f"of another format than their suffix says: {found.misnamed:,}")
     if found.skipped:
         lines.append("skipped: " + _counts(found.skipped))
-    lines += _list(f"duplicates: {len(found.duplicates)} groups", [" = ".join(group) for group in found.duplicates])
+    same = counted(len(found.duplicates), "group")
+    lines += _list(f"duplicates: {same}", [" = ".join(group) for group in found.duplicates])
     lines += _list(f"broken: {len(found.broken)}", [f"{path}: {error}" for path, error in found.broken.items()])
     return lines
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quantkit.cli import options
-from quantkit.cli.console import say, say_json, standing
+from quantkit.cli.console import say_json, say_lines, standing
 from quantkit.cli.rates import rates
 from quantkit.errors import FormatError
 from quantkit.files import file_problem
+from quantkit.text import counted
 
 if TYPE_CHECKING:
     from quantkit.jobs.predict import PredictResult
@@ -78,7 +79,7 @@ def run(
         if as_json:
             say_json(result.to_dict())
         else:
-            say("\n".join(describe(result, str(images))))
+            say_lines(describe(result, str(images)))
     return 1 if result.failed else 0
 
 
@@ -88,7 +89,7 @@ def describe(result: PredictResult, source: str) -> list[str]:
     limit = "decoding" if result.waited > 0.5 else "the model"
     lines = [
         f"{result.model} over {source} -> {result.output} (recipe {result.recipe.name!r})",
-        f"{result.images:,} images, {result.failed} failed; {result.seconds:.1f} s{rate}; limited by {limit}",
+        f"{counted(result.images, 'image')}, {result.failed} failed; {result.seconds:.1f} s{rate}; limited by {limit}",
     ]
     if result.labelled:
         share = 100 * result.correct / result.labelled

@@ -10,6 +10,7 @@ import click
 
 from quantkit.cli import options
 from quantkit.cli.console import fail, note, on_terminal, progress, say, say_json, show_table, standing
+from quantkit.text import counted
 
 if TYPE_CHECKING:
     from quantkit.weights import WeightsResult
@@ -96,7 +97,7 @@ def weights(files: tuple[str, ...], output: Path, block: str, min_sqnr: float, a
 def _show(result: WeightsResult) -> None:
     say(result.summary())
     if result.resumed:
-        say(f"  {result.resumed} tensors had been finished by an earlier run")
+        say(f"  {counted(result.resumed, 'tensor')} had been finished by an earlier run")
     reasons = Counter((row.decision, row.reason) for row in result.tensors if row.decision in {"float", "copied"})
     for (decision, reason), count in reasons.most_common():
         say(f"  {count} {decision}: {reason}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from quantkit.errors import FormatError, InvalidArgument, MissingDependency, OutputError, QuantkitError
+from quantkit.files.shortage import raise_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -78,6 +79,7 @@ def reading(url: str) -> Iterator[None]:
     except QuantkitError:
         raise
     except Exception as e:
+        raise_shortage(url, e)
         raise FormatError(f"{url}: cannot be read: {why(e)}") from e
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from PIL import ExifTags, Image
 
 from quantkit.errors import FormatError
+from quantkit.files.shortage import raise_shortage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Iterator
@@ -184,6 +185,7 @@ def decode_frames(source: Source, frames: Iterable[int], policy: Policy) -> Gene
             except FormatError as e:
                 found = e
             except Exception as e:  # Pillow raises nearly every class there is for broken files
+                raise_shortage(name, e)
                 found = _broken(name, form, e)
             yield found
 
@@ -237,6 +239,7 @@ def _as_image(source: Source, name: str, max_pixels: int | None) -> Iterator[tup
     except FormatError:
         raise
     except Exception as e:
+        raise_shortage(name, e)
         if form is not None:
             raise _broken(name, form, e) from e
         if isinstance(e, (OSError, ValueError)):  # ValueError: a name with a NUL byte or a lone surrogate
@@ -259,11 +262,11 @@ def _decode(name: str, image: Any, form: str, frame: int, policy: Policy) -> Dec
     height, width = image.height, image.width
     if form == "TIFF":  # as stored: Pillow has swapped them already where the image lies on its side
         height, width = (image.tag_v2.get(tag, n) for tag, n in ((257, height), (256, width)))
-    mode, orientation = image.mode, _orientation(image)
+    mode, orientation = image.mode, _orientation(name, image)
     reduced = _draft(image, orientation, policy.least) if policy.least is not None and form == "JPEG" else 1
     partial = _load(name, image, policy.tolerant)
     # TIFF turns itself while it loads, and then says 1.
-    turn = _UPRIGHT.get(_orientation(image))
+    turn = _UPRIGHT.get(_orientation(name, image))
     pixels = _to_8_bit(name, image, form, policy.white)
     pixels = _to_color(pixels, "L" if policy.color == "L" else "RGB", policy.background)
     pixels = pixels if turn is None else pixels.transpose(turn)
@@ -302,10 +305,11 @@ def _plugin(name: str, form: str) -> Callable[[IO[bytes], str], Any]:
     return Image.OPEN[form][0]
 
 
-def _orientation(image: Image.Image) -> int:
+def _orientation(name: str, image: Image.Image) -> int:
     try:
         value = image.getexif().get(ExifTags.Base.Orientation, 1)
-    except Exception:  # a broken EXIF block says nothing about the pixels
+    except Exception as e:  # a broken EXIF block says nothing about the pixels
+        raise_shortage(name, e)
         return 1
     return value if value in _UPRIGHT else 1
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from quantkit.errors import FormatError, InvalidArgument
 from quantkit.images.decode import shown
+from quantkit.images.index import check_index
 from quantkit.images.listing import Listing
 from quantkit.images.pipeline import read_codes, read_values
 from quantkit.images.presets import get_recipe
@@ -72,6 +73,7 @@ class ImageFolder:
         if not self.paths and not listing.root:
             raise FormatError("wanted images, got an empty list of files")
         if not self.paths:
+            check_index(listing.root)
             why = ", ".join(f"{count} {reason}" for reason, count in sorted(skipped.items()))
             raise FormatError(f"{shown(listing.root)}: holds no image{f' (skipped: {why})' if why else ''}")
         self.labels: NDArray[np.int32] = np.frombuffer(labels, np.int32)

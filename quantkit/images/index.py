@@ -87,6 +87,12 @@ def is_output(root: str | os.PathLike[str]) -> bool:
         return False
 
 
+def check_index(root: str) -> None:
+    """Raise what is wrong with the `index.json` of a folder that holds no image, if it has one."""
+    if NAME in open_place(root).names():
+        read_index(root)
+
+
 def write_index(root: str, index: Index) -> None:
     """Write `index.json` atomically."""
     qparams = index.recipe.qparams()

@@ -112,6 +112,11 @@ class Manifest(Sequence[dict[str, Any]]):
         i = range(len(self))[index]
         return _parse(self._text[self._ends[i] : self._ends[i + 1] - 1], self.path, i + 1)
 
+    @property
+    def images(self) -> int:
+        """Return how many lines are of images of the shards."""
+        return len(self._ok)
+
     def of_image(self, index: int) -> dict[str, Any]:
         """Return the line of the image at `index` of the shards."""
         return self[self._ok[index]]

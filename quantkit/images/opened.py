@@ -17,6 +17,7 @@ from quantkit.images.index import read_index
 from quantkit.images.manifest import Manifest
 from quantkit.images.pipeline import look_up
 from quantkit.tensor import from_numpy
+from quantkit.text import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -105,8 +106,19 @@ class ImageShards(Sequence["QTensor"]):
         return _Paths(self)
 
     def about(self, index: int) -> dict[str, Any]:
-        """Return the manifest's line of the image at `index`."""
-        return self.manifest.of_image(range(len(self))[index])
+        """Return the manifest's line of the image at `index`.
+
+        Raises
+        ------
+        FormatError
+            When the manifest is damaged; names the file.
+        """
+        i, manifest = range(len(self))[index], self.manifest
+        if manifest.images != len(self):
+            raise FormatError(
+                f"{manifest.path}: is damaged: it has {counted(manifest.images, 'image')}, the index says {len(self):,}"
+            )
+        return manifest.of_image(i)
 
     # ---------------------------------------------------------------------------------------------- tensors
 

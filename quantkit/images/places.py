@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from quantkit.errors import FormatError, OutputError, QuantkitError
 from quantkit.files import atomic_write
+from quantkit.files.shortage import raise_shortage
 from quantkit.files.urls import filesystem, is_url, plain_path, reading, why, writing
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class _Local(Place):
         except FileNotFoundError:
             return []
         except OSError as e:
+            raise_shortage(path, e)
             raise FormatError(f"{path}: cannot be listed: {e.strerror}") from e
 
     def exists(self, name: str) -> bool:
@@ -102,6 +104,7 @@ class _Local(Place):
         except FileNotFoundError:
             raise
         except (OSError, ValueError) as e:
+            raise_shortage(self.path(name), e)
             raise FormatError(f"{self.path(name)}: cannot be read: {why(e)}") from e
 
     def write(self, name: str, parts: Iterable[bytes]) -> None:
@@ -212,6 +215,7 @@ def _missing_is_missing(url: str) -> Iterator[None]:
     except (FileNotFoundError, QuantkitError):
         raise
     except Exception as e:
+        raise_shortage(url, e)
         raise FormatError(f"{url}: cannot be read: {why(e)}") from e
 
 

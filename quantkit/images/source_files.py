@@ -7,6 +7,7 @@ import os
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from quantkit.errors import FormatError
+from quantkit.files.shortage import raise_shortage
 from quantkit.files.urls import filesystem, is_url, reading
 from quantkit.images.decode import shown
 
@@ -90,6 +91,7 @@ class SourceFiles(NamedTuple):
                 with reading(shown(name)):
                     return system.info(key).get("size"), None
             status = os.stat(name)
-        except (OSError, ValueError, FormatError):
+        except (OSError, ValueError, FormatError) as e:
+            raise_shortage(shown(name), e)
             return None, None
         return status.st_size, status.st_mtime_ns

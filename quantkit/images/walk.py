@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from array import array
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, overload
 
 from quantkit.errors import FormatError
+from quantkit.files.shortage import raise_shortage
 from quantkit.files.urls import is_url
 from quantkit.images.decode import SNIFF, shown, sniff
 
@@ -51,8 +53,7 @@ def walk(root: str | os.PathLike[str]) -> Iterator[Found]:
         state = os.stat(base)
         stack = [iter(_listing(base))]
     except (OSError, ValueError) as e:
-        reason = e.strerror if isinstance(e, OSError) else e
-        raise FormatError(f"{shown(root)}: cannot be listed: {reason}") from e
+        raise _not_listed(root, e) from e
     entered = {(state.st_dev, state.st_ino)}
     folders: list[bytes] = []
     while stack:
@@ -77,7 +78,8 @@ def walk(root: str | os.PathLike[str]) -> Iterator[Found]:
                 folders.append(entry.name)
                 continue
         except OSError as e:
-            skipped = f"cannot be read: {e.strerror}"
+            raise_shortage(shown(os.fsdecode(entry.path)), e)
+            skipped = "a broken link" if e.errno == errno.ELOOP else f"cannot be read: {e.strerror}"
         yield Found(path, skipped)
 
 
@@ -95,10 +97,9 @@ def class_folders(root: str) -> list[bytes]:
         return [name for name in folders_at(root) if not is_hidden(name)]
     try:
         with os.scandir(os.fsencode(root)) as entries:
-            return sorted(e.name for e in entries if e.is_dir() and not is_hidden(e.name))
+            return sorted(e.name for e in entries if not is_hidden(e.name) and _is_folder(e))
     except (OSError, ValueError) as e:
-        reason = e.strerror if isinstance(e, OSError) else e
-        raise FormatError(f"{shown(root)}: cannot be listed: {reason}") from e
+        raise _not_listed(root, e) from e
 
 
 def is_hidden(name: bytes) -> bool:
@@ -109,6 +110,19 @@ def is_hidden(name: bytes) -> bool:
 def has_image_suffix(name: bytes) -> bool:
     """Whether a name ends as that of an image does: such a file is taken at its word until it is decoded."""
     return name.lower().endswith(_SUFFIXES)
+
+
+def _not_listed(root: str | os.PathLike[str], error: OSError | ValueError) -> FormatError:
+    raise_shortage(shown(root), error)
+    return FormatError(f"{shown(root)}: cannot be listed: {error.strerror if isinstance(error, OSError) else error}")
+
+
+def _is_folder(entry: os.DirEntry[bytes]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError as e:  # a link in a circle, or one that leads where nobody may look: `walk` skips it
+        raise_shortage(shown(os.fsdecode(entry.path)), e)
+        return False
 
 
 def _listing(folder: bytes) -> list[os.DirEntry[bytes]]:

@@ -19,6 +19,7 @@ from quantkit.files import check_output
 from quantkit.images import ImageShards, is_output, open_images, read_codes
 from quantkit.images.blocks import kept_blocks
 from quantkit.images.decode import MAX_PIXELS, shown
+from quantkit.images.index import check_index
 from quantkit.images.listing import Listing
 from quantkit.images.pipeline import check_streams
 from quantkit.images.presets import PRESETS, get_recipe
@@ -250,6 +251,8 @@ def _items(
                 found = True
                 yield entry
         if not found:
+            if listing.root:
+                check_index(listing.root)
             raise FormatError(f"{shown(listing.root) if listing.root else 'the list of files'}: holds no image")
 
     return ordered_map(from_file, entries(), workers=workers, in_flight=2 * size + workers), listing.classes

@@ -203,7 +203,7 @@ class _Archive(Writer):
         """Write the archive."""
         with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
             texts = (self._paths, self._classes, self._errors)
-            paths, classes, errors = (np.array([_plain(text) for text in part], dtype=np.str_) for part in texts)
+            paths, classes, errors = (np.array(part, dtype=np.str_) for part in texts)
             own = (paths, np.array(self._labels, np.int32), classes, errors)
             for name, array in zip(_OWN, own, strict=True):
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -220,11 +220,6 @@ class _Archive(Writer):
                     spool.seek(0)
                     while block := spool.read(1 << 20):
                         member.write(block)
-
-
-def _plain(text: str) -> str:
-    """Return text that NumPy can store: bytes that are not UTF-8 as escapes."""
-    return os.fsencode(text).decode("utf-8", "backslashreplace")
 
 
 @contextmanager

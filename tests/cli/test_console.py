@@ -64,3 +64,14 @@ def test_text_beyond_the_encoding_is_escaped(monkeypatch):
     console.say("a → b")
     sys.stdout.flush()
     assert raw.getvalue() == b"a \\u2192 b\n"
+
+
+def test_progress_of_one_is_singular(capsys):
+    with console.progress("tensors") as tell:
+        tell("quantize", 0, 1)
+    assert capsys.readouterr().err == "quantize: 1 tensor\n"
+
+
+def test_errors_are_one_line_that_steers_nothing(capsys):
+    console.fail("a\n\x1b[2Jb\udcff")
+    assert capsys.readouterr().err == "quantkit: error: a \\x1b[2Jb\\udcff\n"

@@ -122,3 +122,35 @@ def test_steps_of_decoding_are_steps_of_the_recipe(tmp_path):
     assert "holds shards of another recipe" in other.stderr
     wrong = run(tmp_path / "in", "-o", tmp_path / "out3", "--frames", "some")
     assert wrong.stderr.startswith("quantkit: error: recipe: frames must be first, all")
+
+
+def test_names_cannot_break_a_line_or_steer_a_terminal(tmp_path):
+    source = picture_folder(tmp_path / "in", 2)
+    odd = source / "od\nd\x1b[31m"
+    odd.mkdir()
+    good = (source / "cat" / "0000.png").read_bytes()
+    (odd / "a\n.png").write_bytes(good)
+    (odd / "b\x1b[2J.png").write_bytes(good)
+    (odd / "c\n\x1b[2J.png").write_bytes(b"broken")
+    runs = [
+        run(source, "-o", tmp_path / "out", "--preset", "unit"),
+        run(source, "--scan"),
+        run(source, "-o", tmp_path / "other", "--preset", "unit", "--on-error", "raise"),
+    ]
+    assert [done.returncode for done in runs] == [1, 1, 2]
+    for done in runs:
+        text = done.stdout + done.stderr
+        assert "\x1b" not in text
+        assert all(part.strip() for part in text.splitlines())
+    name = "od\\nd\\x1b[31m/c\\n\\x1b[2J.png"
+    assert next(line for line in runs[0].stdout.splitlines() if name in line).startswith(f"failed: {name}: ")
+    assert sum(line.startswith("failed: ") for line in runs[0].stdout.splitlines()) == 1
+    assert any(line.startswith(f"  {name}: ") for line in runs[1].stdout.splitlines())
+    assert "\nduplicates: 1 group\n" in runs[1].stdout
+
+
+def test_one_is_singular(tmp_path):
+    done = run(picture_folder(tmp_path / "in", 1), "-o", tmp_path / "out", "--preset", "unit", "--scan")
+    assert done.stdout.startswith("1 image, ")
+    assert "\n1 image in 1 shard; 0 failed, 0 skipped\n" in done.stdout
+    assert "\n1 class: 'cat'\n" in done.stdout

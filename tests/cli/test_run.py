@@ -59,3 +59,13 @@ def test_wrong_usage(tmp_path):
         assert message in done.stderr
         assert done.stderr.count("\n") == 1
     assert sorted(p.name for p in tmp_path.iterdir()) == ["in"]
+
+
+def test_names_cannot_break_a_line_or_steer_a_terminal(tmp_path):
+    source = picture_folder(tmp_path / "in", 1)
+    (source / "a\nb\x1b[2J.png").write_bytes(b"broken")
+    done = run(DIGITS / "digits.onnx", "--images", source, "-o", tmp_path / "p.csv")
+    assert done.returncode == 1
+    assert "\x1b" not in done.stdout + done.stderr
+    assert "\nfailed: a\\nb\\x1b[2J.png: is not an image" in done.stdout
+    assert "1 image, 1 failed" in done.stdout

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from quantkit.errors import FormatError
+from quantkit.errors import FormatError, MachineError
 from quantkit.images import decode_image
 from quantkit.images.decode import sniff
 
@@ -325,7 +325,11 @@ def test_names_that_are_not_utf8_are_printable(tmp_path):
     assert "xff" in str(caught.value)
 
 
-def test_a_stream_that_fails():
+@pytest.mark.parametrize(
+    ("code", "message", "kind"),
+    [(13, "Permission denied", FormatError), (5, "Input/output error", MachineError)],
+)
+def test_a_stream_that_fails(code, message, kind):
     class Broken(io.RawIOBase):
         name = "s3://bucket/photo.png"
 
@@ -333,7 +337,7 @@ def test_a_stream_that_fails():
             return 0
 
         def read(self, n=-1):
-            raise OSError(5, "Input/output error")
+            raise OSError(code, message)
 
-    with pytest.raises(FormatError, match=r"^s3://bucket/photo\.png: cannot be read: Input/output error"):
+    with pytest.raises(kind, match=rf"^s3://bucket/photo\.png: cannot be read: {message}"):
         decode_image(Broken())

@@ -197,4 +197,4 @@ def test_names_that_are_not_utf_8(tmp_path):
     assert b"\n\xff.png,,," in (tmp_path / "p.csv").read_bytes()
     assert json.loads((tmp_path / "p.jsonl").read_text().splitlines()[1])["path"] == "\udcff.png"
     with np.load(tmp_path / "p.npz") as found:
-        assert found["path"].tolist() == ["cat/0000.png", "\\xff.png"]
+        assert found["path"].tolist() == ["cat/0000.png", "\udcff.png"]

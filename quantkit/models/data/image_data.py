@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantkit.errors import CalibrationError, FormatError, ModelError, QuantkitError
+from quantkit.files.shortage import raise_shortage
 from quantkit.graph.io import ModelSource, load_structure
 from quantkit.models.data.array_files import Labels
 from quantkit.models.data.image_input import ImageInput, sized_recipe
@@ -169,6 +170,7 @@ class ImageStore:
         try:
             codes = self._images.read_codes(i)
         except (QuantkitError, OSError) as error:
+            raise_shortage(path, error)
             self.skipped[path] = str(error).removeprefix(f"{path}: ")
             return None
         return self._input.prepare(codes, path)

@@ -148,8 +148,8 @@ def execution_lines(report: Report, most: int = 4) -> list[str]:
         return []
     kinds = ", ".join(f"{count} {op_type}" for op_type, count in list(found.int8.items())[:6])
     lines = [
-        f"onnxruntime runs {found.int8_count} nodes in int8{f' ({kinds})' if kinds else ''}, {found.conversions} "
-        f"conversions and {found.other + len(found.unfused)} others"
+        f"onnxruntime runs {counted(found.int8_count, 'node')} in int8{f' ({kinds})' if kinds else ''}, "
+        f"{counted(found.conversions, 'conversion')} and {counted(found.other + len(found.unfused), 'other')}"
     ]
     if found.unfused:
         names = ", ".join(map(repr, found.unfused[:most])) + (", ..." if len(found.unfused) > most else "")
@@ -169,7 +169,7 @@ def why_low(report: Report, most: int = 3) -> list[str]:
     for block in report.blocks[:most]:
         done = "left float" if block.left_float else "float there would help, at the cost of speed and size"
         lines.append(
-            f"  {block.nodes} nodes from {block.first!r} to {block.last!r}: the worst output goes from "
+            f"  {counted(block.nodes, 'node')} from {block.first!r} to {block.last!r}: the worst output goes from "
             f"{decibels(block.base_db)} to {decibels(block.sqnr_db)} with them float ({done})"
         )
     if not report.blocks:
