@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 
 import numpy as np
 
@@ -29,6 +30,32 @@ def die_holding(connection):
     array = connection.recv()
     connection.send(array.tolist())
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def send_on(connection, onward):
+    """Receive bytes, send them to another process, and keep them until the end."""
+    prepare(*connection.recv())
+    array = connection.recv()
+    onward.send(array)
+    connection.recv()
+    from quantkit.storage import transport
+
+    deadline = time.monotonic() + 60
+    while any(offer.held is not None for offer in transport._server.offers.values()):
+        assert time.monotonic() < deadline, "the message is still on its way"
+        time.sleep(0.01)
+    connection.send("sent")
+    connection.recv()
+    connection.send(array.tolist())
+
+
+def receive(connection, source):
+    """Receive bytes from another process, write them, and let go."""
+    prepare(*connection.recv())
+    array = source.recv()
+    array[0] = 7
+    connection.send(array.tolist())
+    connection.recv()
 
 
 def from_handle(handle):

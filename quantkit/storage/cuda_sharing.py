@@ -3,6 +3,8 @@
 The token is one byte of shared memory that travels with the handle, in the ways of transport.py: a message that is on
 its way keeps a map of it, which keeps the bytes. Whoever opens the bytes holds a lock on the token, which the kernel
 lets go of when that process ends, in whatever way. The owner gives bytes back when nobody holds a lock any more.
+The lock is one of flock, on a description of the token that nothing else uses: a record lock (lockf) would be gone as
+soon as the process closes any descriptor of the token, as it does after it has sent the bytes on.
 
 CUDA does not survive a fork; a child made by fork is refused by the driver's door (`CudaUnavailable`).
 """
@@ -25,6 +27,7 @@ from quantkit.storage.array import Array
 from quantkit.storage.bytestorage import ByteStorage
 from quantkit.storage.cuda import CudaArray, CudaQUInt8Storage, CudaStorage
 from quantkit.storage.dtypes import as_shape, element_type
+from quantkit.storage.limits import explain
 
 if TYPE_CHECKING:
     from quantkit.storage.quint8 import QUInt8Storage
@@ -43,12 +46,47 @@ _known: weakref.WeakValueDictionary[bytes, CudaStorage] = weakref.WeakValueDicti
 _in_use: list[Block] = []  # bytes without an owner that other processes still have open
 
 
+class _Lock:
+    """A lock on a token. A child made by fork has no part in it.
+
+    Raises
+    ------
+    OSError
+        BlockingIOError where `how` does not wait.
+    """
+
+    def __init__(self, token: ByteStorage, how: int) -> None:
+        self._fd = os.open(f"/proc/self/fd/{token._memory.fd}", os.O_RDWR)
+        _locks.add(self)
+        try:
+            fcntl.flock(self._fd, how)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        _locks.discard(self)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+_locks: set[_Lock] = set()
+
+
+def _after_fork() -> None:
+    while _locks:  # the descriptions are shared: closed here, they stay locked for the parent, and for it alone
+        _locks.pop().close()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 def _is_open_elsewhere(token: ByteStorage) -> bool:
     try:
-        fcntl.lockf(token._memory.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        _Lock(token, fcntl.LOCK_EX | fcntl.LOCK_NB).close()
+    except OSError:  # or no descriptor is left to find out: a later call will
         return True
-    fcntl.lockf(token._memory.fd, fcntl.LOCK_UN)
     return False
 
 
@@ -112,15 +150,22 @@ def _open(token: ByteStorage, gpu_name: bytes, memory: bytes, nbytes: int) -> Cu
     if index is None:
         driver.interface()  # says why, where there is no CUDA at all
         raise StorageError("the GPU of these shared bytes is not visible to this process (CUDA_VISIBLE_DEVICES)")
-    fcntl.lockf(token._memory.fd, fcntl.LOCK_SH)
-    with driver.device(index):
-        address = driver.open_memory(memory)
+    try:
+        lock = _Lock(token, fcntl.LOCK_SH)
+    except OSError as error:
+        raise explain(error, "cannot lock shared bytes on a GPU") from error
+    try:
+        with driver.device(index):
+            address = driver.open_memory(memory)
+    except BaseException:
+        lock.close()
+        raise
 
     def release(block: Block) -> None:
         block.wait()
         with driver.device(index):
             driver.close_memory(address)
-        fcntl.lockf(token._memory.fd, fcntl.LOCK_UN)
+        lock.close()
 
     block = Block(index, address, nbytes, release, shared=True)
     block.token = (token, memory)

@@ -1,5 +1,6 @@
 """CUDA IPC: several processes, one piece of GPU memory."""
 
+import fcntl
 import multiprocessing
 import os
 
@@ -72,6 +73,70 @@ def test_memory_comes_back_when_nobody_has_it_open(gpu):
     assert sharing._in_use == []  # a killed process holds nothing
     if gpu is not None:
         assert gpu.files == {}
+
+
+@pytest.mark.parametrize("receiver_ends", [True, False])
+def test_bytes_that_were_sent_on_stay(gpu, receiver_ends):
+    context = multiprocessing.get_context("spawn")
+    (here, there), (here2, there2), (onward, source) = (context.Pipe() for _ in range(3))
+    children = [
+        context.Process(target=cuda_sharing.send_on, args=(there, onward)),
+        context.Process(target=cuda_sharing.receive, args=(there2, source)),
+    ]
+    for child, connection in zip(children, (here, here2), strict=True):
+        child.start()
+        connection.send((gpu is None, os.environ.get("QUANTKIT_TEST_IPC")))
+    a = qk.full((3,), 2, dtype=np.uint8, device="cuda:0").share_memory_()
+    here.send(a)
+    assert here2.recv() == [7, 2, 2]
+    here.send("the other has them")
+    assert here.recv() == "sent"
+    last, other = (1, 0) if not receiver_ends else (0, 1)  # who has them for longest
+    connections = (here, here2)
+    connections[other].send("end")
+    if other == 0:
+        assert here.recv() == [7, 2, 2]
+    children[other].join()
+    from quantkit.storage import cuda_sharing as sharing
+
+    del a
+    assert len(sharing._in_use) == 1
+    assert gpu is None or len(gpu.files) == 1
+    connections[last].send("end")
+    if last == 0:
+        assert here.recv() == [7, 2, 2]
+    children[last].join()
+    assert [child.exitcode for child in children] == [0, 0]
+    qk.full((3,), 2, dtype=np.uint8, device="cuda:0").share_memory_()  # the next to be given back looks again
+    assert sharing._in_use == []
+    assert gpu is None or gpu.files == {}
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_holds_no_lock():
+    from quantkit.storage import cuda_sharing as sharing
+
+    token = qk.ByteStorage.full(1, 0).share_memory_()
+    lock = sharing._Lock(token, fcntl.LOCK_SH)
+    assert sharing._is_open_elsewhere(token)
+    (waiting, ready), (until, end) = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(end)
+        lock.close()
+        os.write(ready, b"1")
+        os.read(until, 1)
+        os._exit(0)
+    try:
+        assert os.read(waiting, 1) == b"1"
+        assert sharing._is_open_elsewhere(token)  # the child has not unlocked it for us
+        lock.close()
+        assert not sharing._is_open_elsewhere(token)
+    finally:
+        os.close(end)
+        os.waitpid(child, 0)
+        for fd in (waiting, ready, until):
+            os.close(fd)
 
 
 def test_what_share_memory_refuses(gpu):
