@@ -106,14 +106,17 @@ def call(name: str, *arguments: Any) -> Any:
     OutOfMemory, CudaError
         Naming the function and the driver's error.
     """
-    api = interface()
-    code, *found = getattr(api, name)(*arguments)
+    code, *found = getattr(interface(), name)(*arguments)
+    _check(name, code)
+    return found[0] if len(found) == 1 else tuple(found)
+
+
+def _check(name: str, code: Any) -> None:
     if int(code):
-        text = f"{name}: {_name(api, code)}"
+        text = f"{name}: {_name(interface(), code)}"
         if int(code) == 2:
             raise OutOfMemory(f"the GPU has no memory left for this ({text})")
         raise CudaError(f"the CUDA driver refused a call: {text}")
-    return found[0] if len(found) == 1 else tuple(found)
 
 
 def device_count() -> int:
@@ -198,11 +201,6 @@ def pinned(nbytes: int) -> int:
     return int(call("cuMemHostAlloc", nbytes, 1))  # 1: pinned for every context
 
 
-def free_pinned(address: int) -> None:
-    """Give memory of `pinned` back."""
-    call("cuMemFreeHost", address)
-
-
 def new_stream() -> int:
     """Return a stream that does not wait for the legacy stream."""
     return int(call("cuStreamCreate", 1))  # 1: non-blocking
@@ -227,8 +225,7 @@ def _ready(name: str, handle: int) -> bool:
     (code, *_) = getattr(interface(), name)(handle)
     if int(code) == _NOT_READY:
         return False
-    if int(code):
-        raise CudaError(f"the CUDA driver refused a call: {name}: {_name(interface(), code)}")
+    _check(name, code)
     return True
 
 

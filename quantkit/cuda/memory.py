@@ -105,7 +105,7 @@ class _Stage:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.pieces = [(driver.pinned(STAGE)) for _ in range(2)]
+        self.pieces = [driver.pinned(STAGE) for _ in range(2)]
         self.marks: list[Mark | None] = [None, None]
 
 

@@ -24,7 +24,6 @@ F(cuMemAlloc_v2,u64*p,size_t n){*p=(u64)malloc(n);return n>(1ull<<40)?2:0;}
 F(cuMemFree_v2,u64 p){free((void*)p);return 0;}
 F(cuMemGetInfo_v2,size_t*f,size_t*t){*f=1000;*t=2000;return 0;}
 F(cuMemHostAlloc,void**p,size_t n,unsigned f){*p=malloc(n);return 0;}
-F(cuMemFreeHost,void*p){free(p);return 0;}
 F(cuMemcpyAsync,u64 d,u64 s,size_t n,void*st){memcpy((void*)d,(void*)s,n);return st==(void*)1?0:400;}
 F(cuMemsetD8Async,u64 d,unsigned char v,size_t n,void*st){memset((void*)d,v,n);return 0;}
 F(cuStreamCreate,void**s,unsigned f){*s=(void*)0x99;return f==1?0:1;}
