@@ -27,7 +27,7 @@ def as_weights(verb: str, w: Any, group: Any, axes: tuple[str, str]) -> tuple[ND
     if 0 in w.shape:
         raise ShapeMismatch(f"{verb}: w of shape {w.shape} has no elements")
     group = as_group(verb, group)
-    if group < 1 or w.shape[0] % group:
+    if w.shape[0] % group:
         raise ShapeMismatch(f"{verb}: {w.shape[0]} {axes[0]} of w {w.shape} do not fit group={group}")
     return w, group
 

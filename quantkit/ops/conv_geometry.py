@@ -42,11 +42,14 @@ def integers(verb: str, name: str, value: Any, count: int, default: int, lowest:
 
 
 def as_group(verb: str, group: Any) -> int:
-    """Return `group` as an int."""
+    """Return `group` as an int of at least 1."""
     try:
-        return operator.index(group)
+        number = operator.index(group)
     except TypeError:
         raise InvalidArgument(f"{verb}: group must be an integer, got {group!r}") from None
+    if number < 1:
+        raise ShapeMismatch(f"{verb}: group must be >= 1, got {number}")
+    return number
 
 
 def same_pads(size: int, stride: int, reach: int, auto_pad: str) -> tuple[int, int]:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from quantkit._kernels import KeptCall
-from quantkit.errors import InvalidArgument
+from quantkit.errors import InvalidArgument, StorageError
 from quantkit.ops._conv_call import Made, Part, check_input, codes_dtype, codes_plan, convolve, sums_plan
 from quantkit.ops._conv_weights import PackedConv, as_weights
+from quantkit.ops._devices import on_gpu
 from quantkit.ops.conv_geometry import first_taps, integers, transposed_geometry
 from quantkit.streams.queue import current, queued
 
@@ -97,6 +98,7 @@ def pack_conv_transpose(w: Any, group: int = 1, *, strides: Any = None, dilation
     InvalidDType, ShapeMismatch, InvalidArgument
         For another dtype, number of dimensions, or attributes that do not fit.
     """
+    _check_device("pack_conv_transpose", w=w)
     return PackedConvTranspose("pack_conv_transpose", w, group, strides, dilations)
 
 
@@ -112,6 +114,13 @@ def _packed(verb: str, x: NDArray[Any], w: Any, group: Any, strides: Any, dilati
                 raise InvalidArgument(f"{verb}: w was packed with {name}={own}, got {name}={value}")
     check_input(verb, x, len(packed.shape), packed.shape[0], f"w of shape {packed.shape}")
     return packed
+
+
+def _check_device(verb: str, **given: Any) -> None:
+    """Refuse operands on a GPU, which no kernel there takes yet."""
+    for name, x in given.items():
+        if type(x) is not PackedConvTranspose and on_gpu(x):
+            raise StorageError(f"{verb}: {name} is on {x.device}, and this verb runs on the CPU; use {name}.cpu()")
 
 
 # The attributes that what is given begins with.
@@ -216,6 +225,7 @@ def conv_transpose_integer(
     >>> ops.conv_transpose_integer(x, w, strides=[2])
     array([[[  1,  10, 102,  20, 203,  30, 300]]], dtype=int32)
     """
+    _check_device("conv_transpose_integer", x=x, w=w, out=out)
     given = (strides, pads, dilations, group, auto_pad, output_padding, output_shape)
     if (stream := current()) is not None:
         named = dict(zip(_ATTRIBUTES, given, strict=True))
@@ -272,6 +282,7 @@ def qlinear_conv_transpose(
     InvalidDType, ShapeMismatch, InvalidQParams
         Naming the argument, what was wanted and what came.
     """
+    _check_device("qlinear_conv_transpose", x=x, w=w, out=out)
     given = (strides, pads, dilations, group, auto_pad, output_padding, output_shape)
     if (stream := current()) is not None:
         values = (x_scale, x_zero_point, w, w_scale, w_zero_point, y_scale, y_zero_point, bias)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -15,9 +16,17 @@ from quantkit.storage.cuda_layout import from_other, strided_copy
 from quantkit.storage.dtypes import element_type
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import NDArray
 
 _CODES = ("uint8", "int8")
+
+
+class Packed:
+    """What was packed on a GPU for the verbs of one kind."""
+
+    device: str
 
 
 class Flat(NamedTuple):
@@ -27,18 +36,22 @@ class Flat(NamedTuple):
     order: tuple[int, ...]  # dimensions, outermost first
 
 
-def operands(verb: str, **given: Any) -> Any:
-    """Return operands as Arrays, all on one GPU; None stays None.
+def operands(verb: str, packed: Mapping[str, type[Packed]] = MappingProxyType({}), /, **given: Any) -> Any:
+    """Return operands as Arrays, all on one GPU; None stays None, and so does what is `packed` as that operand may be.
 
     Raises
     ------
+    InvalidDType
+        For an operand that was packed for other verbs.
     InvalidArgument
         Where they are on different devices; says how to bring them together.
     """
     found: dict[str, Any] = {}
     for name, x in given.items():
         codes = getattr(x, "_codes", x)  # of a QTensor
-        if isinstance(codes, CudaArray) or codes is None or hasattr(codes, "pitch"):  # the last: packed weights
+        if isinstance(codes, Packed) and not isinstance(codes, packed.get(name, ())):
+            raise InvalidDType(f"{verb}: {name} must be uint8 or int8, got {codes!r}")
+        if isinstance(codes, CudaArray | Packed) or codes is None:
             found[name] = codes
         elif isinstance(codes, CudaStorage):
             found[name] = codes._flat()

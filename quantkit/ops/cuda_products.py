@@ -8,95 +8,26 @@ from typing import Any
 import numpy as np
 
 from quantkit.cuda.calls import Product, RowSums
-from quantkit.errors import InvalidArgument, InvalidDType, ShapeMismatch
+from quantkit.errors import InvalidArgument, ShapeMismatch
 from quantkit.ops import cuda_operands as on
 from quantkit.ops._depth import check_depth
 from quantkit.ops._operands import multiplier, whole_bias, zero_points
-from quantkit.ops.conv_geometry import as_group, geometry
+from quantkit.ops.conv_geometry import geometry
+from quantkit.ops.cuda_packed import PackedConv, PackedMatmul, pack_conv, pack_matmul
 from quantkit.qparams import as_qdtype
 from quantkit.storage.cuda_layout import strided_copy
 
+__all__ = [
+    "conv_integer",
+    "matmul_integer",
+    "matmul_to_float",
+    "pack_conv",
+    "pack_matmul",
+    "qlinear_conv",
+    "qlinear_matmul",
+]
+
 KINDS = {"int32": 0, "uint8": 1, "int8": 1, "float32": 2}
-
-
-class Packed:
-    """A right operand on a GPU: rows of outputs, their products side by side and padded to 16; accepted wherever it is.
-
-    Attributes
-    ----------
-    shape : tuple of int
-        Of what was packed: (K, N), or (outputs, channels / group, *kernel).
-    group : int
-    is_signed : bool
-        Whether the codes were int8.
-    nbytes : int
-    device : str
-    """
-
-    def __init__(self, source: Any, rows: Any, group: int = 1) -> None:
-        """`rows`: a view of the codes of `source` as (groups, outputs, ...products)."""
-        self.shape, self.group, self.is_signed, self.device = source.shape, group, on.is_signed(source), source.device
-        self.index = source._block.index
-        groups, self.outputs = rows.shape[:2]
-        self.depth = math.prod(rows.shape[2:])
-        self.pitch = -(-self.depth // 16) * 16
-        self.codes = on.new(source, (groups, self.outputs, self.pitch), "uint8").fill_(0)
-        inside = self.codes[:, :, : self.depth]
-        strides = [math.prod(rows.shape[d + 1 :]) for d in range(2, rows.ndim)]
-        place = type(inside)._make(
-            inside._bytes, inside._type, rows.shape, inside._offset, (*inside.strides[:2], *strides)
-        )
-        strided_copy(rows, place, 0 if self.is_signed else 0x80)
-        self.sums = on.new(source, (groups * self.outputs,), "int32")
-        of = Product(m=groups * self.outputs, n=1, k=self.pitch, a_stride=self.pitch, y_rows=1)
-        of.a = on.address(self.codes)
-        # Bytes are summed as unsigned, 128 too many each.
-        call = RowSums(of=of, sums=on.address(self.sums), flip=0x80, addend=-128 * self.pitch)
-        with on.work([self.codes], [self.sums]) as work:
-            work.launch("row_sums", (-(-of.m // 4), 1, 1), 128, call)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes held."""
-        return int(self.codes.nbytes + self.sums.nbytes)
-
-    def __repr__(self) -> str:
-        codes = "int8" if self.is_signed else "uint8"
-        return f"Packed(shape={self.shape}, group={self.group}, dtype={codes}, device={self.device!r})"
-
-
-def pack_matmul(b: Any) -> Packed:
-    """`quantkit.ops.pack_matmul`."""
-    (b,) = on.operands("pack_matmul", b=b)
-    on.codes_of("pack_matmul", "b", b)
-    if b.ndim != 2:
-        raise InvalidDType(f"pack_matmul: wanted a matrix of 2 dimensions, got shape {b.shape}")
-    return Packed(b, b.T[None])
-
-
-def pack_conv(w: Any, group: Any = 1, verb: str = "pack_conv") -> Packed:
-    """`quantkit.ops.pack_conv`."""
-    (w,) = on.operands(verb, w=w)
-    on.codes_of(verb, "w", w)
-    if not 3 <= w.ndim <= 5 or 0 in w.shape:
-        raise ShapeMismatch(
-            f"{verb}: w must be (outputs, channels / group, kernel of 1 to 3 dimensions), got shape {w.shape}"
-        )
-    group = as_group(verb, group)
-    if w.shape[0] % group:
-        raise ShapeMismatch(f"{verb}: {w.shape[0]} outputs of w {w.shape} do not fit group={group}")
-    rows = w.reshape(group, w.shape[0] // group, *w.shape[1:]) if w.is_contiguous() else w.clone()
-    rows = rows.reshape(group, w.shape[0] // group, *w.shape[1:])
-    dims = w.ndim - 2
-    turned = rows.permute(0, 1, *range(3, 3 + dims), 2)  # channels last
-    if w.shape[1] == 1 and group > 1:  # depthwise: tap after tap, outputs together
-        packed = Packed(w, turned, group)
-        taps = math.prod(w.shape[2:])
-        own = on.new(w, (taps, w.shape[0]), "uint8")
-        strided_copy(packed.codes.reshape(w.shape[0], packed.pitch)[:, :taps].T, own)
-        packed.codes = own
-        return packed
-    return Packed(w, turned, group)
 
 
 def _finish(call: Product, y: Any, scale: Any, zero: int, bias: Any, bias_f: Any) -> list[Any]:
@@ -129,7 +60,15 @@ def _zeros(call: Product, a_signed: bool, b_signed: bool, a_zero: Any, b_zero: A
 
 
 def _launch(
-    call: Product, windows: bool, groups: int, a: Any, b: Packed, y: Any, kept: list[Any], any_b: bool, outside: int = 0
+    call: Product,
+    windows: bool,
+    groups: int,
+    a: Any,
+    b: PackedMatmul | PackedConv,
+    y: Any,
+    kept: list[Any],
+    any_b: bool,
+    outside: int = 0,
 ) -> None:
     kept = [*kept, on.constant(a._block.index, np.full(16, outside & 0xFF, np.uint8))]
     call.outside = on.address(kept[-1])
@@ -152,8 +91,8 @@ def _matmul(
     verb: str, a: Any, b: Any, dtype: Any, out: Any, zeros: Any, scales: Any = None, y_zero: Any = 0, bias: Any = None
 ) -> Any:
     """Multiply as NumPy's matmul does, batches and 1-d operands included."""
-    whole = b if isinstance(b, Packed) else None
-    a, right, out = on.operands(verb, a=a, b=b, out=out)
+    whole = b if isinstance(b, PackedMatmul) else None
+    a, right, out = on.operands(verb, {"b": PackedMatmul}, a=a, b=b, out=out)
     on.codes_of(verb, "a", a)
     if whole is None:
         on.codes_of(verb, "b", right)
@@ -198,7 +137,7 @@ def _matmul(
     direct = out is not None and out.is_contiguous() and out._bytes not in (a._bytes, getattr(right, "_bytes", None))
     y = out if direct else on.new(a, shape, dtype)
     if y.size:
-        one_b = whole or (Packed(right, right.T[None]) if right.ndim == 2 else None)
+        one_b = whole or (PackedMatmul(right, right.T[None]) if right.ndim == 2 else None)
         for rows, packed, index in _products(left, right, one_b, batch):
             call = Product(m=rows.shape[0], n=n, k=k, a_stride=rows.strides[0], column_step=n, y_row=n, y_column=1)
             call.y_rows = rows.shape[0]
@@ -210,7 +149,7 @@ def _matmul(
     return y if out is None or direct else on.deliver(y, out)
 
 
-def _products(left: Any, right: Any, one_b: Packed | None, batch: tuple[int, ...]) -> Any:
+def _products(left: Any, right: Any, one_b: PackedMatmul | None, batch: tuple[int, ...]) -> Any:
     """Give (rows of a, packed b, number of the first product): all at once where there is one b."""
     k = left.shape[-1]
     if one_b is not None:
@@ -224,7 +163,7 @@ def _products(left: Any, right: Any, one_b: Packed | None, batch: tuple[int, ...
             at = [0 if n == 1 else i for n, i in zip(x.shape[:lead], index[len(index) - lead :], strict=True)]
             own.append(x[tuple(at)] if at else x)
         rows = own[0] if own[0].strides[1] == 1 or k == 1 else own[0].contiguous()
-        yield rows, Packed(own[1], own[1].T[None]), number
+        yield rows, PackedMatmul(own[1], own[1].T[None]), number
 
 
 def matmul_integer(a: Any, b: Any, a_zero_point: Any, b_zero_point: Any, out: Any) -> Any:
@@ -271,8 +210,8 @@ def _conv(
     verb: str, x: Any, w: Any, dtype: Any, attributes: tuple[Any, ...], group: Any, out: Any, x_zero: Any, w_zero: Any,
     scales: Any = None, y_zero: Any = 0, bias: Any = None,
 ) -> Any:  # fmt: skip
-    whole = w if isinstance(w, Packed) else None
-    x, right, out = on.operands(verb, x=x, w=w, out=out)
+    whole = w if isinstance(w, PackedConv) else None
+    x, right, out = on.operands(verb, {"w": PackedConv}, x=x, w=w, out=out)
     on.codes_of(verb, "x", x)
     packed = whole or pack_conv(right, group, verb)
     if whole is not None and group not in (whole.group, 1):
@@ -343,7 +282,7 @@ def _pixels_in_line(y: Any) -> bool:
     return True
 
 
-def _depthwise(call: Product, packed: Packed, x: Any, y: Any, kept: list[Any]) -> None:
+def _depthwise(call: Product, packed: PackedConv, x: Any, y: Any, kept: list[Any]) -> None:
     outputs = packed.shape[0]
     each = outputs // packed.group
     call.n, call.column_step, call.a_step, call.y_step = outputs, each, 0, 0

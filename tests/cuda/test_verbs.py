@@ -219,8 +219,73 @@ def test_errors(gpu):
         qk.ops.qlinear_matmul(long, 1.0, 0, weights, 1.0, 0, 1.0, 0)
     with pytest.raises(ShapeMismatch, match=r"wants x \(N, 3, \.\.\.\) of 4 dimensions"):
         qk.ops.conv_integer(there(codes(RNG, (1, 4, 5, 5))), there(codes(RNG, (2, 3, 3, 3))))
-    with pytest.raises(StorageError, match=r"conv_transpose_integer: x: .*\.cpu\(\)"):
-        qk.ops.conv_transpose_integer(there(codes(RNG, (1, 4, 5, 5))), codes(RNG, (4, 3, 3, 3)))
+
+
+def test_packed_for_another_verb(gpu):
+    a, b = codes(RNG, (4, 27)), codes(RNG, (27, 6), np.int8)
+    x, w = codes(RNG, (1, 3, 5, 5)), codes(RNG, (2, 3, 3, 3), np.int8)
+    matrix, kernel = qk.ops.pack_matmul(there(b)), qk.ops.pack_conv(there(w))
+    assert (repr(matrix).split("(")[0], repr(kernel).split("(")[0]) == ("PackedMatmul", "PackedConv")
+    given = (1.0, 0, 1.0, 0)
+    crossings = [
+        lambda verb: getattr(qk.ops, verb)(there(a), kernel),
+        lambda verb: getattr(qk.ops, verb)(there(x), matrix),
+        lambda verb: getattr(qk.ops, verb)(there(a), 1.0, 0, kernel, *given),
+        lambda verb: getattr(qk.ops, verb)(there(x), 1.0, 0, matrix, *given),
+        lambda verb: getattr(qk.ops, verb)(there(a), kernel, 1.0, 1.0),
+        lambda verb: getattr(qk.ops, verb)(matrix, there(b)),
+        lambda verb: getattr(qk.ops, verb)(matrix),
+        lambda verb: getattr(qk.ops, verb)(kernel),
+        lambda verb: getattr(qk.ops, verb)(kernel, 1.0),
+    ]
+    verbs = [
+        "matmul_integer", "conv_integer", "qlinear_matmul", "qlinear_conv", "matmul_integer_to_float", "matmul_integer",
+        "pack_matmul", "pack_conv", "dequantize_linear",
+    ]  # fmt: skip
+    for verb, crossing in zip(verbs, crossings, strict=True):
+        with pytest.raises(InvalidDType, match=rf"^{verb}: \w must be uint8.* or int.*, got Packed"):
+            crossing(verb)
+    same(qk.ops.matmul_integer(there(a), matrix), qk.ops.matmul_integer(a, b))
+    same(qk.ops.conv_integer(there(x), kernel), qk.ops.conv_integer(x, w))
+
+
+def test_group(gpu):
+    x, w = codes(RNG, (1, 4, 5, 5)), codes(RNG, (4, 4, 3, 3))
+    for group in (0, -2):
+        for on in (np.asarray, there):
+            with pytest.raises(ShapeMismatch, match=f"^pack_conv: group must be >= 1, got {group}$"):
+                qk.ops.pack_conv(on(w), group)
+            with pytest.raises(ShapeMismatch, match=f"^conv_integer: group must be >= 1, got {group}$"):
+                qk.ops.conv_integer(on(x), on(w), group=group)
+        with pytest.raises(ShapeMismatch, match=f"^conv_transpose_integer: group must be >= 1, got {group}$"):
+            qk.ops.conv_transpose_integer(x, w, group=group)
+
+
+def test_transposed_convolutions_are_the_cpus(gpu):
+    x, w = codes(RNG, (1, 4, 5, 5)), codes(RNG, (4, 3, 3, 3))
+    out = qk.empty((1, 3, 7, 7), device="cuda:0").storage()
+    packed = qk.ops.pack_conv_transpose(w)
+
+    def integer(x, w, out=None):
+        return qk.ops.conv_transpose_integer(x, w, out=out)
+
+    def qlinear(x, w, out=None):
+        return qk.ops.qlinear_conv_transpose(x, 1.0, 0, w, 1.0, 0, 1.0, 0, out=out)
+
+    for verb, call in (("conv_transpose_integer", integer), ("qlinear_conv_transpose", qlinear)):
+        for name, given in (
+            ("x", (there(x), w)), ("x", (there(x), packed)), ("w", (x, there(w))), ("out", (x, packed, out)),
+        ):  # fmt: skip
+            wanted = rf"^{verb}: {name} is on cuda:0, and this verb runs on the CPU; use {name}\.cpu\(\)$"
+            with pytest.raises(StorageError, match=wanted):
+                call(*given)
+            with qk.StreamContext(), pytest.raises(StorageError, match=wanted):
+                call(*given)
+    with pytest.raises(StorageError, match=r"^pack_conv_transpose: w is on cuda:0.*; use w\.cpu"):
+        qk.ops.pack_conv_transpose(there(w))
+    image, kernel = qk.quantize(REALS[None, :3]), qk.quantize(REALS[None, :3], dtype=qk.qint8, symmetric=True)
+    with pytest.raises(StorageError, match=r"this verb runs on the CPU"):
+        qk.conv_transpose2d(image.cuda(), kernel.cuda())
 
 
 def test_arithmetic_is_the_cpus(gpu):

@@ -210,7 +210,7 @@ BAD = [
     (ShapeMismatch, "with group=1 wants 4 channels, got x of shape", (X[:, :3], W), {}),
     (ShapeMismatch, "with group=2 wants 8 channels", (X, W), {"group": 2}),
     (ShapeMismatch, "8 outputs of w .* do not fit group=3", (X, W), {"group": 3}),
-    (ShapeMismatch, "8 outputs of w .* do not fit group=0", (X, W), {"group": 0}),
+    (ShapeMismatch, "group must be >= 1, got 0", (X, W), {"group": 0}),
     (InvalidArgument, "group must be an integer, got 1.5", (X, W), {"group": 1.5}),
     (InvalidQParams, r"x_zero_point must be in \[0, 255\]", (X, W, 256), {}),
     (InvalidQParams, r"w_zero_point must be in \[-128, 127\]", (X, W, 0, 200), {}),
