@@ -1,4 +1,4 @@
-"""kernels.cu as host C++, and a CUDA driver that runs it: what tests use where there is no GPU."""
+"""The kernels as host C++, and a CUDA driver that runs it: what tests use where there is no GPU."""
 
 import ctypes
 import functools

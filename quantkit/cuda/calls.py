@@ -1,4 +1,4 @@
-"""The structs that kernels take, as ctypes; their fields are those of kernels.cu and products.cu, in order."""
+"""The structs that kernels take, as ctypes; their fields are those of the .cu files, in order."""
 
 from __future__ import annotations
 

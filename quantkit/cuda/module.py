@@ -1,4 +1,4 @@
-"""The kernels of kernels.cu and products.cu: compiled by NVRTC when a GPU is first used, and kept on disk."""
+"""The kernels of the .cu files: compiled by NVRTC when a GPU is first used, and kept on disk."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from quantkit.cuda.driver import Device
 
-FILES = ("kernels.cu", "products.cu")
+FILES = ("arithmetic.cu", "elements.cu", "statistics.cu", "rows.cu", "products.cu", "depthwise.cu")
 PRODUCT_SHARED = 3 * 2 * 128 * 64 + 128 * 32  # bytes: the stages of a product, and what it knows of its rows
 _COMPILERS = ("cuda-core", "cuda-bindings", "nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12")
 

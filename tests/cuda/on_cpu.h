@@ -1,4 +1,4 @@
-// A GPU for kernels.cu, in host C++: the threads of a block are coroutines of one thread.
+// A GPU for the kernels, in host C++: the threads of a block are coroutines of one thread.
 //
 // They are switched at barriers, where a random one goes on, so that a missing barrier shows. Operations of a warp happen
 // when all its lanes have come to them. Copies to shared memory that nobody waits for are made as late as that allows.

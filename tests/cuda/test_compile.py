@@ -1,4 +1,4 @@
-"""kernels.cu through the compilers of CUDA, where they are installed; no GPU is needed."""
+"""The kernels through the compilers of CUDA, where they are installed; no GPU is needed."""
 
 from importlib.util import find_spec
 

@@ -1,4 +1,4 @@
-"""kernels.cu itself, run by a CPU that stands in for the hardware, against the oracle."""
+"""The kernels themselves, run by a CPU that stands in for the hardware, against the oracle."""
 
 import ctypes
 
