@@ -6,9 +6,10 @@ others) onnx, onnxruntime and Pillow.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # typing itself would be most of the time of this import
+    from typing import Any
 
-if TYPE_CHECKING:
     from quantkit import cpu, cuda, errors, ops
     from quantkit.files import load, save
     from quantkit.images.image_file import read_image, write_image

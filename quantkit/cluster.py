@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import logging
+import signal
+import threading
 import uuid
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from quantkit.cpu import num_threads
@@ -106,12 +109,14 @@ def _client(scheduler: Any) -> Iterator[Any]:
     if isinstance(scheduler, Client):
         yield scheduler
     elif scheduler == "local":
-        with (
-            LocalCluster(
-                n_workers=num_threads(), threads_per_worker=1, dashboard_address=None, silence_logs=logging.ERROR
-            ) as cluster,
-            Client(cluster) as client,
-        ):
+        with ExitStack() as stack:
+            options: dict[str, Any] = {"dashboard_address": None, "silence_logs": logging.ERROR}
+            with _signals_held():
+                try:
+                    cluster = LocalCluster(n_workers=num_threads(), threads_per_worker=1, **options)
+                    client = stack.enter_context(Client(stack.enter_context(cluster)))
+                except (OSError, RuntimeError) as error:
+                    raise ClusterError(f"scheduler local: cannot be started: {' '.join(str(error).split())}") from error
             yield client
     elif isinstance(scheduler, str) and scheduler:
         try:
@@ -126,3 +131,30 @@ def _client(scheduler: Any) -> Iterator[Any]:
             yield client
     else:
         raise InvalidArgument(f"scheduler must be an address (tcp://host:8786), 'local' or a Client, got {scheduler!r}")
+
+
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """Let what would end this process wait until the block ends, and have what is started in it not see Ctrl-C.
+
+    A terminal sends that to the workers as well. Those that start then, and a cluster that is half there, cannot be
+    ended in order.
+    """
+    if threading.current_thread() is not threading.main_thread():  # no signal interrupts another one
+        yield
+        return
+    came: list[int] = []
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    handlers = {number: handler for number, handler in handlers.items() if callable(handler)}
+    resource_tracker.ensure_running()  # which would unblock it
+    for number in handlers:
+        signal.signal(number, lambda which, frame: came.append(which))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
-from collections.abc import Sequence
-from types import FrameType
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # and not by importing typing: nothing stands before an early interruption is answered
+    from collections.abc import Sequence
+    from types import FrameType
 
 __all__ = ["main"]
 
@@ -28,10 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     _open_standard_streams()
     # An interrupted import can turn into any error; until there is something to clean up, the process just ends.
-    quick = threading.current_thread() is threading.main_thread()
-    quick = quick and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    quick = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if quick:
-        signal.signal(signal.SIGINT, _leave)
+        try:
+            signal.signal(signal.SIGINT, _leave)
+        except ValueError:  # not the main thread, which signals do not interrupt
+            quick = False
     try:
         import click  # noqa: F401 - asked for here, so that its absence is one clear line
         import rich  # noqa: F401

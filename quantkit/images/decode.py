@@ -6,7 +6,10 @@ Every way in which a file can be wrong is one `FormatError` that names it.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import io
+import logging
 import os
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 MAX_PIXELS = 89_478_485  # 256 MiB of RGB: where Pillow begins to warn of decompression bombs
 SNIFF = 32  # bytes that `sniff` wants to see
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
+
+# What Pillow logs of a broken file, it raises as well; a program that has set up logging sees it all the same.
+logging.getLogger("PIL").addHandler(logging.NullHandler())
 
 _T = Image.Transpose
 # EXIF orientation -> what turns the stored pixels upright
@@ -302,7 +308,18 @@ def _plugin(name: str, form: str) -> Callable[[IO[bytes], str], Any]:
         Image.init()
     if form not in Image.OPEN:
         raise FormatError(f"{name}: the installed Pillow does not read {form}")
+    if form == "TIFF":
+        _quiet_libtiff()
     return Image.OPEN[form][0]
+
+
+@functools.cache
+def _quiet_libtiff() -> None:
+    """Stop libtiff from printing its errors to stderr, as Pillow does with its warnings: each one is raised as well."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # a Pillow without it, or one that hides it
+        library = ctypes.CDLL(vars(Image)["core"].__file__)
+        library.TIFFSetErrorHandler(None)
+        library.TIFFSetErrorHandlerExt(None)
 
 
 def _orientation(name: str, image: Image.Image) -> int:

@@ -145,3 +145,37 @@ def test_without_the_extra_the_error_names_it(module, arguments, said, tmp_path)
     assert done.returncode == 2
     assert done.stderr == f"quantkit: error: {said}, which is not installed: pip install quantkit[cluster]\n"
     assert not (tmp_path / "out").exists()
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+import distributed
+signal.signal(signal.SIGINT, signal.default_int_handler)
+start = distributed.LocalCluster.__init__
+def starting(self, **options):
+    threading.Timer(float(sys.argv.pop()), os.killpg, (0, signal.{signal})).start()
+    start(self, **options)
+distributed.LocalCluster.__init__ = starting
+from quantkit.cli import main
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:-1]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("sent", "code", "said"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")], ids=["Ctrl-C", "end"]
+)
+@pytest.mark.parametrize("after", [0.2, 0.7])
+def test_workers_that_start_are_ended_in_order(after, sent, code, said, tmp_path):
+    source, script = picture_folder(tmp_path / "in", 200), tmp_path / "interrupted.py"
+    script.write_text(INTERRUPTED.replace("{signal}", sent))
+    arguments = ["images", source, "-o", tmp_path / "out", "--shard-size", "1", "--scheduler", "local", after]
+    process = subprocess.Popen(  # a group of its own, as a terminal makes: the workers get the signal as well
+        [sys.executable, "-W", "ignore", str(script), *map(str, arguments)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        printed, errors = process.communicate(timeout=100)
+    finally:
+        process.kill()
+    assert (process.returncode, printed, errors.strip()) == (code, "", f"quantkit: {said}, nothing half-written")

@@ -341,3 +341,14 @@ def test_a_stream_that_fails(code, message, kind):
 
     with pytest.raises(kind, match=rf"^s3://bucket/photo\.png: cannot be read: {message}"):
         decode_image(Broken())
+
+
+def test_libtiff_does_not_print(capfd):
+    buffer = io.BytesIO()
+    pixels = np.random.RandomState(0).randint(0, 256, (64, 64, 3), np.uint8)
+    Image.fromarray(pixels).save(buffer, "TIFF", compression="tiff_deflate")
+    content = bytearray(buffer.getvalue())
+    content[8:4096] = bytes(4088)  # the compressed pixels
+    with pytest.raises(FormatError, match="<bytes>: cannot be decoded as TIFF"):
+        decode_image(bytes(content))
+    assert capfd.readouterr() == ("", "")
