@@ -8,8 +8,6 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # typing itself would be most of the time of this import
-    from typing import Any
-
     from quantkit import cpu, cuda, errors, ops
     from quantkit.files import load, save
     from quantkit.images.image_file import read_image, write_image
@@ -149,7 +147,7 @@ __all__ = [
 
 if not TYPE_CHECKING:  # a checker must not take every name for granted
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> object:
         if name in _LAZY:
             from importlib import import_module
 
