@@ -17,13 +17,14 @@ from quantkit.errors import ClusterError, InvalidArgument, MissingDependency, Qu
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-T = TypeVar("T")
 R = TypeVar("R")
 _JOIN = 60.0  # seconds that the first worker may take to appear
 _RETRIES = 2
 
 
-def cluster_map(fn: Callable[[T], R], items: Iterable[T], scheduler: Any, *, retries: int = _RETRIES) -> Iterator[R]:
+def cluster_map(
+    fn: Callable[..., R], items: Iterable[Any], scheduler: Any, *, retries: int = _RETRIES, shared: Any = None
+) -> Iterator[R]:
     """Call `fn` on every item on the workers of a cluster, and yield the results as they come.
 
     A task whose worker dies is done again by another one; one that fails is tried `retries` times more. So a task must
@@ -39,6 +40,8 @@ def cluster_map(fn: Callable[[T], R], items: Iterable[T], scheduler: Any, *, ret
         The address of a Dask scheduler (``tcp://host:8786``), or "local": processes on this machine, one for each
         usable CPU.
     retries : int, default 2
+    shared : optional
+        Sent to each worker once, and given to `fn` behind the item; it may be large.
 
     Raises
     ------
@@ -51,11 +54,12 @@ def cluster_map(fn: Callable[[T], R], items: Iterable[T], scheduler: Any, *, ret
     Exception
         What `fn` raised in the last try. Tasks that have not begun never do then.
     """
-    with _client(scheduler) as client:
-        yield from _run(client, fn, iter(items), retries)
+    with connected(scheduler) as client:
+        more = () if shared is None else (client.scatter(shared, broadcast=True, hash=False),)
+        yield from _run(client, fn, iter(items), more, retries)
 
 
-def _run(client: Any, fn: Callable[[T], R], items: Iterator[T], retries: int) -> Iterator[R]:
+def _run(client: Any, fn: Callable[..., R], items: Iterator[Any], more: tuple[Any, ...], retries: int) -> Iterator[R]:
     from distributed import as_completed
     from distributed.scheduler import KilledWorker
 
@@ -68,7 +72,7 @@ def _run(client: Any, fn: Callable[[T], R], items: Iterator[T], retries: int) ->
         ahead = 2 * max(1, sum(client.nthreads().values())) + 2
         for item in itertools.islice(items, max(0, ahead - len(waiting))):
             key = f"quantkit-{run}-{next(numbers)}"
-            future = client.submit(fn, item, key=key, retries=retries, pure=False)
+            future = client.submit(fn, item, *more, key=key, retries=retries, pure=False)
             waiting.add(future)
             done.add(future)
 
@@ -99,7 +103,8 @@ def _name(client: Any) -> str:
 
 
 @contextmanager
-def _client(scheduler: Any) -> Iterator[Any]:
+def connected(scheduler: Any) -> Iterator[Any]:
+    """Give the client of a cluster, named as `cluster_map` takes it; one that is given stays open."""
     try:
         from distributed import Client, LocalCluster
     except ModuleNotFoundError:

@@ -18,7 +18,7 @@ from quantkit.cli.show import check_report, finish
 @click.option(
     "--data",
     required=True,
-    type=options.PATH,
+    type=options.PLACE,
     help="A folder of images (one folder a class gives accuracy), an .npz or .npy file, or a folder of those.",
 )
 @options.preset
@@ -31,7 +31,7 @@ from quantkit.cli.show import check_report, finish
 def compare(
     float_model: Path,
     int8_model: Path,
-    data: Path,
+    data: Path | str,
     preset: str | None,
     samples: int | None,
     class_axis: int | None,

@@ -19,12 +19,13 @@ from quantkit.ranges import METHODS, RangeMethod
 @click.option("-o", "--output", required=True, type=options.PATH, help="The int8 model to write.")
 @click.option(
     "--calibration",
-    type=options.PATH,
-    help="A folder of images, an .npz or .npy file, or a folder of those. Needed by --mode static.",
+    type=options.PLACE,
+    help="A folder of images or of their shards, or its URL; an .npz or .npy file, or a folder of those. Needed by "
+    "--mode static.",
 )
 @click.option(
     "--validation",
-    type=options.PATH,
+    type=options.PLACE,
     help="Data to verify with, all of it. Default: a quarter of the calibration data is held out for that.",
 )
 @options.preset
@@ -94,6 +95,11 @@ from quantkit.ranges import METHODS, RangeMethod
     is_flag=True,
     help="Keep the numbers the same on CPUs without VNNI, at the cost of some precision of the weights.",
 )
+@click.option(
+    "--scheduler",
+    metavar="ADDRESS",
+    help="static: let the workers of a Dask cluster see the calibration samples: its address, or local.",
+)
 @options.samples
 @options.class_axis
 @options.threads
@@ -103,8 +109,8 @@ from quantkit.ranges import METHODS, RangeMethod
 def quantize(
     model: Path,
     output: Path,
-    calibration: Path | None,
-    validation: Path | None,
+    calibration: Path | str | None,
+    validation: Path | str | None,
     form: str,
     report: Path | None,
     as_json: bool,

@@ -20,6 +20,7 @@ from quantkit.graph.spill import Spill
 from quantkit.models.calibration.calibrate import Wanted, calibrate
 from quantkit.models.calibration.moment_observer import add_moments
 from quantkit.models.calibration.moments import input_views
+from quantkit.models.calibration.spread import calibrate_on_cluster, check_data
 from quantkit.models.calibration.statistics import Calibration
 from quantkit.models.data.feeds import FeedSource, open_data
 from quantkit.models.data.image_data import RECIPE_KEY, recipe_of
@@ -76,6 +77,7 @@ def quantize_model(
     class_axis: int | None = None,
     threads: int = 0,
     thresholds: Thresholds | None = None,
+    scheduler: Any = None,
     progress: Progress | None = None,
 ) -> QuantizationResult:
     """Quantize an ONNX model to int8, and measure what that did to it.
@@ -88,7 +90,8 @@ def quantize_model(
         Where to write the int8 model. It is only written once it loads in onnxruntime, passes onnx.checker and ran on
         the held-out samples.
     calibration : optional
-        Samples: an image folder, an .npz or .npy file or a folder of them, or an iterable of ``{input: array}``.
+        Samples: a folder of images or of their shards (a path, a URL or `open_images`), an .npz or .npy file or a
+        folder of them, or an iterable of ``{input: array}``.
         Needed for ``mode="static"``; elsewhere used to measure agreement.
     validation : optional
         Samples to measure agreement with, all of them. By default a part of `calibration` is held out for that.
@@ -130,6 +133,9 @@ def quantize_model(
         Threads of the agreement runs, at most 256; 0 lets onnxruntime decide. Latency is measured on one.
     thresholds : Thresholds, optional
         When `Report.shortfalls` says that agreement falls short.
+    scheduler : str or distributed.Client, optional
+        Static only: have the workers of a Dask cluster see the calibration samples, as `process_images` takes it. They
+        must reach the data by the name that it has here.
     progress : callable, optional
         Called as ``progress(stage, done, total)``.
 
@@ -161,6 +167,10 @@ def quantize_model(
     included, excluded = _entries("include", include), _entries("exclude", exclude)
     if mode != "static" and method.needs_histogram:
         raise InvalidArgument(f"calibration_method {calibration_method} chooses static ranges: mode {mode} has none")
+    if scheduler is not None:
+        if mode != "static":
+            raise InvalidArgument(f"scheduler: workers calibrate static ranges: mode {mode} has none")
+        check_data(calibration)
     check_threads(threads)
     if output is not None:
         check_target(output, model)
@@ -168,7 +178,7 @@ def quantize_model(
     job.report.thresholds = thresholds or Thresholds()
     job.class_axis, job.threads, job.measure, job.refine = class_axis, threads, measure, refine
     job.allow_slower, job.within_pairs, job.method = allow_slower, avoid_saturation, method
-    job.include, job.exclude = included, excluded
+    job.include, job.exclude, job.scheduler = included, excluded, scheduler
     return job.run(output, calibration, validation, preset, limit, seed)
 
 
@@ -183,6 +193,7 @@ class _Job:
         self.threads, self.measure, self.refine, self.allow_slower = 0, True, True, False
         self.within_pairs = False
         self.method = RangeMethod()
+        self.scheduler: Any = None
         self.include: list[str] = []
         self.exclude: list[str] = []
         named = isinstance(source, (str, os.PathLike))
@@ -209,7 +220,7 @@ class _Job:
         limit: int | None,
         seed: int,
     ) -> QuantizationResult:
-        report = self.report
+        report, self.samples = self.report, samples
         report.options |= {"preset": None if preset is None else str(preset), "exclude": self.exclude}
         report.options |= {"include": self.include, "calibration_method": self.method.name}
         with self.stage("load"):
@@ -222,7 +233,7 @@ class _Job:
             if samples is not None or validation is not None:
                 # Loading the float model costs its size in memory; without data there is nothing to run it on.
                 session = self._open_float(model)
-                inputs = session.inputs
+                self.inputs = inputs = session.inputs
                 if self.class_axis is not None:
                     check_class_axis(session, self.class_axis)
                 del session
@@ -318,13 +329,19 @@ class _Job:
         return found
 
     def _calibrate(self, model: Model, feeds: FeedSource, excluded: set[Node]) -> Seen:
-        counted = _Counted(feeds, lambda done: self.tell("calibrate", done, len(feeds)))
+        def tell(done: int) -> None:
+            self.tell("calibrate", done, len(feeds))
+
         with self.stage("calibrate"):
             wanted = {}
             for graph in model.graph.walk():
                 by_channel = channel_views(graph, find_groups(graph, excluded))
                 wanted[graph] = Wanted(tuple(dict.fromkeys([*observed_tensors(graph), *by_channel])), by_channel)
-            seen = calibrate(model, wanted, counted, self.method)
+            if self.scheduler is None:
+                seen = calibrate(model, wanted, _Counted(feeds, tell), self.method)
+            else:
+                place = self.scheduler, self.method, tell
+                seen = calibrate_on_cluster(model, wanted, feeds, self.samples, self.inputs, *place)
             if self.refine and model.tensors.spill is None:
                 views = {graph: input_views(graph, excluded) for graph in model.graph.walk()}
                 add_moments(model, views, seen, feeds)

@@ -222,44 +222,49 @@ def calibrate(
     """
     found = {graph: Calibration() for graph in model.graph.walk()}
     main = found[model.graph]
-
-    def observer(proto: ModelProto, graph: Graph, names: Sequence[str]) -> Observer:
-        return Observer(proto, names, wanted[graph].by_channel, found[graph], model.tensors)
-
-    driver = Driver(model, wanted, found, observer)
+    driver = range_driver(model, wanted, found)
     for feeds in batches:
         main.batches += 1
         driver.update(feeds)
     if not main.batches:
         raise CalibrationError("the calibration data has no samples")
-    for calibration in found.values():
-        for name, stats in calibration.tensors.items():
-            if stats.nonfinite:
-                main.warnings.append(
-                    f"tensor {name!r}: {stats.nonfinite} NaN or infinite values were left out of its range"
-                )
+    name_left_out([main, *(found[graph] for graph in found if graph is not model.graph)])
     if method is not None and method.needs_histogram:
-        _add_histograms(model, wanted, found, batches, method)
+        for calibration in found.values():
+            for stats in calibration.tensors.values():
+                stats.method = method
+        driver = histogram_driver(model, wanted, found)
+        for feeds in batches:
+            driver.update(feeds)
     return found
 
 
-def _add_histograms(
-    model: Model,
-    wanted: Mapping[Graph, Wanted],
-    found: Mapping[Graph, Calibration],
-    batches: Iterable[Feed],
-    method: RangeMethod,
-) -> None:
-    for calibration in found.values():
-        for stats in calibration.tensors.values():
-            stats.method = method
+def name_left_out(found: Sequence[Calibration]) -> None:
+    """Warn, in the first of `found`, of values that no range holds."""
+    for calibration in found:
+        for name, stats in calibration.tensors.items():
+            if stats.nonfinite:
+                found[0].warnings.append(
+                    f"tensor {name!r}: {stats.nonfinite} NaN or infinite values were left out of its range"
+                )
+
+
+def range_driver(model: Model, wanted: Mapping[Graph, Wanted], found: Mapping[Graph, Calibration]) -> Driver:
+    """Return what collects ranges, and sums of channels, into `found`."""
+
+    def observer(proto: ModelProto, graph: Graph, names: Sequence[str]) -> Observer:
+        return Observer(proto, names, wanted[graph].by_channel, found[graph], model.tensors)
+
+    return Driver(model, wanted, found, observer)
+
+
+def histogram_driver(model: Model, wanted: Mapping[Graph, Wanted], found: Mapping[Graph, Calibration]) -> Driver:
+    """Return what counts histograms over the ranges in `found`, into it."""
 
     def observer(proto: ModelProto, graph: Graph, names: Sequence[str]) -> HistogramObserver:
         return HistogramObserver(proto, names, found[graph], wanted[graph].by_channel, model.tensors)
 
-    driver = Driver(model, wanted, None, observer)
-    for feeds in batches:
-        driver.update(feeds)
+    return Driver(model, wanted, None, observer)
 
 
 class Driver:

@@ -75,13 +75,24 @@ class TensorStats:
         """Number of elements of `shape`."""
         return int(np.prod(self.shape, dtype=np.int64))
 
-    def update(self, low: float, high: float, nonfinite: int, shape: Sequence[int]) -> None:
-        """Take in one batch."""
+    def update(self, low: float, high: float, nonfinite: int, shape: Sequence[int], batches: int = 1) -> None:
+        """Take in one batch, or so many that were seen together."""
         self.low, self.high = min(self.low, low), max(self.high, high)
         self.nonfinite += nonfinite
-        self.batches += 1
+        self.batches += batches
         if not self.shape or int(np.prod(shape, dtype=np.int64)) > self.elements:
             self.shape = tuple(int(n) for n in shape)
+
+    def merge(self, other: TensorStats) -> None:
+        """Take in what was seen elsewhere, behind what was seen here."""
+        if other.batches:
+            self.update(other.low, other.high, other.nonfinite, other.shape, other.batches)
+        if other.histogram is not None:
+            if self.histogram is None:
+                self.histogram = Histogram(
+                    np.zeros_like(other.histogram.counts), other.histogram.low, other.histogram.high
+                )
+            self.histogram.counts[...] += other.histogram.counts
 
 
 @dataclass
@@ -129,6 +140,11 @@ class ChannelStats:
         self.squares, self.sums = self.squares + other.squares, self.sums + other.sums
         self.count += other.count
 
+    def count_more(self, counts: Array | None) -> None:
+        """Take in histograms that were counted elsewhere."""
+        if counts is not None:
+            self.counts = counts.copy() if self.counts is None else self.counts + counts
+
     def histogram(self) -> Histogram | None:
         """Return the histogram of all channels together; None where they have none, or hardly vary."""
         low, high = float(self.low.min()), float(self.high.max())
@@ -157,6 +173,19 @@ class Calibration:
 
     def __getitem__(self, name: str) -> TensorStats:
         return self.tensors.get(name) or TensorStats()
+
+    def merge(self, other: Calibration) -> None:
+        """Take in what was seen of other samples, behind those seen here: of ranges and sums, or of histograms."""
+        for name, stats in other.tensors.items():
+            self.tensors.setdefault(name, TensorStats()).merge(stats)
+        for name, channels in other.channels.items():
+            if name in self.channels:
+                self.channels[name].update(channels)
+                self.channels[name].count_more(channels.counts)
+            else:
+                self.channels[name] = channels
+        self.batches += other.batches
+        self.warnings += [warning for warning in other.warnings if warning not in self.warnings]
 
     def divide_moments(self, name: str, factors: Array) -> None:
         """Follow tensor `name` when its channels are divided by `factors`."""

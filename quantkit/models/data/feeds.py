@@ -1,8 +1,8 @@
 """Calibration and validation data: whatever the user has, as one stream of feeds.
 
-Sources: a folder of images or of shards of them, an .npz or .npy file or a folder of them, a mapping
-``{input: array}`` with samples along axis 0, and any sequence, iterable or callable of ``{input: array}``. One batch is
-alive at a time.
+Sources: a folder of images or of shards of them (a path, a URL or opened), an .npz or .npy file or a folder of them, a
+mapping ``{input: array}`` with samples along axis 0, and any sequence, iterable or callable of ``{input: array}``. One
+batch is alive at a time.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from quantkit.errors import CalibrationError
 from quantkit.files import file_problem
+from quantkit.files.urls import is_url, plain_path
 from quantkit.models.data.array_files import ArrayFolder, ArrayStore, Labels, is_array_file
 from quantkit.models.data.spool import SequenceStore, SpoolStore
 from quantkit.models.inputs import Feed, InputSpec
@@ -56,6 +57,11 @@ class FeedSource:
     def __len__(self) -> int:
         return len(self._indices)
 
+    @property
+    def numbers(self) -> NDArray[np.int64]:
+        """The numbers of the samples in the whole source, int64."""
+        return self._indices
+
     def __iter__(self) -> Iterator[Feed]:
         return (feed for feed, _ in self.labelled())
 
@@ -63,10 +69,19 @@ class FeedSource:
         """Yield each feed with the true classes of its rows (int32, -1 = unknown), or None where there are none."""
         return self._store.feeds(self._indices.tolist())
 
+    def take(self, indices: ArrayLike) -> FeedSource:
+        """Return the source of some of the samples, by their numbers in this one."""
+        return FeedSource(self._store, self._indices[np.asarray(indices, dtype=np.int64)], self._seed)
+
     @property
     def where(self) -> str:
         """What errors call this source: a path, or what kind of Python object it is."""
         return self._store.where
+
+    @property
+    def batch(self) -> int:
+        """How many samples a feed has, where images are batched."""
+        return getattr(self._store, "batch", 1)
 
     @property
     def recipe(self) -> Recipe | None:
@@ -133,8 +148,8 @@ def open_data(
     Parameters
     ----------
     source : path, mapping, sequence, iterable or callable
-        - a folder of images (read with `recipe`), the shards that `process_images` made of one, or a folder of .npz
-          and .npy files;
+        - a folder of images (read with `recipe`) or the shards that `process_images` made of one, as a path, a URL,
+          or opened (`ImageFolder`, `open_images`); a folder of .npz and .npy files;
         - an .npz file (key = input name) or an .npy file (models of one input). One dimension more than the input:
           samples along axis 0, each fed as it is; as many dimensions as the input: one sample, or where the model
           leaves its batch open and the file is alone, a sample for each row. The key ``labels`` may hold the true
@@ -167,9 +182,10 @@ def open_data(
         raise CalibrationError(f"at least 1 sample is needed, got a limit of {limit}")
     by_name = {spec.name: spec for spec in inputs}
     if isinstance(source, (str, os.PathLike)):
-        store: Store = _open_path(Path(source), by_name, recipe)
+        place = plain_path(source)
+        store: Store = _open_url(place, by_name, recipe) if is_url(place) else _open_path(Path(place), by_name, recipe)
     else:
-        store = _open_python(source, by_name, limit)
+        store = _open_python(source, by_name, recipe, limit)
     notes = _preset_notes(recipe) if getattr(store, "recipe", None) is None else []
     if limit is not None and limit < store.count:
         return FeedSource(store, store.pick(limit, seed), seed, notes)
@@ -184,6 +200,14 @@ def _preset_notes(recipe: Recipe | str | None) -> list[str]:
 
     get_recipe(recipe)
     return [f"preset {recipe!r} was not used: it prepares images, and the data are arrays"]
+
+
+def _open_url(url: str, inputs: Mapping[str, InputSpec], recipe: Recipe | str | None) -> Store:
+    from quantkit.models.data.image_data import ImageStore
+
+    if is_array_file(Path(url)):
+        raise CalibrationError(f"{url}: arrays are read from this machine; copy the file here")
+    return ImageStore(url, inputs, recipe)
 
 
 def _open_path(path: Path, inputs: Mapping[str, InputSpec], recipe: Recipe | str | None) -> Store:
@@ -210,8 +234,13 @@ def _open_path(path: Path, inputs: Mapping[str, InputSpec], recipe: Recipe | str
     return ImageStore(path, inputs, recipe)
 
 
-def _open_python(source: Any, inputs: Mapping[str, InputSpec], limit: int | None) -> Store:
+def _open_python(source: Any, inputs: Mapping[str, InputSpec], recipe: Recipe | str | None, limit: int | None) -> Store:
+    from quantkit.models.data.image_data import ImageStore, opened_images
+
     kind = type(source).__name__
+    images = opened_images(source)
+    if images is not None:
+        return ImageStore(images, inputs, recipe)
     if isinstance(source, Mapping):
         return ArrayStore.from_mapping(source, inputs, kind)
     if isinstance(source, np.ndarray):

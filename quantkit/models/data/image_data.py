@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,19 @@ if TYPE_CHECKING:
     from quantkit.images import ImageFolder, ImageShards, Recipe
 
 RECIPE_KEY = "quantkit.recipe"  # where a model's metadata_props keep how its images are prepared
+
+
+class NoReadableImage(CalibrationError):
+    """None of the images that were asked for can be read."""
+
+
+def opened_images(source: Any) -> ImageFolder | ImageShards | None:
+    """Return `source` if it is images that were opened already, else None."""
+    if "quantkit.images" not in sys.modules:  # then it cannot be; Pillow is not loaded for nothing
+        return None
+    from quantkit.images import ImageFolder, ImageShards
+
+    return source if isinstance(source, ImageFolder | ImageShards) else None
 
 
 def holds_shards(path: Path) -> bool:
@@ -51,8 +65,8 @@ def recipe_of(model: ModelSource) -> Recipe | None:
         raise ModelError(f"{describe_model(model)}: {RECIPE_KEY} in its metadata cannot be read: {error}") from None
 
 
-def open_source(path: Path, recipe: Recipe | None) -> ImageFolder | ImageShards:
-    """Open a folder of images, or of shards.
+def open_source(path: Path | str, recipe: Recipe | None) -> ImageFolder | ImageShards:
+    """Open a folder of images, or of shards; a path or a URL.
 
     Raises
     ------
@@ -64,15 +78,7 @@ def open_source(path: Path, recipe: Recipe | None) -> ImageFolder | ImageShards:
     from quantkit.images import PRESETS, ImageFolder, is_output, open_images
 
     if is_output(path):
-        shards = open_images(path)
-        if recipe is not None and recipe.hash != shards.recipe.hash:
-            raise CalibrationError(
-                f"{path}: its shards were made by the recipe {shards.recipe.name!r} ({shards.recipe.hash[:12]}), "
-                f"but the model wants {recipe.name!r} ({recipe.hash[:12]}); make them anew with that one"
-            )
-        if not len(shards):
-            raise CalibrationError(f"{path}: its shards hold no image")
-        return shards
+        return checked(open_images(path), str(path), recipe)
     # Without a recipe the folder is listed all the same: that it holds no image is the better answer.
     folder = ImageFolder(path, "raw" if recipe is None else recipe)
     if recipe is None:
@@ -81,6 +87,30 @@ def open_source(path: Path, recipe: Recipe | None) -> ImageFolder | ImageShards:
             f"name a preset (--preset or preset=): {', '.join(PRESETS)}, or a recipe's .json file"
         )
     return folder
+
+
+def checked(images: ImageFolder | ImageShards, where: str, recipe: Recipe | None) -> ImageFolder | ImageShards:
+    """Return images that have a recipe of their own, once it is known to be the one that the model wants.
+
+    Raises
+    ------
+    CalibrationError
+        When it is another one, or there is no image.
+    """
+    if recipe is not None and recipe.hash != images.recipe.hash:
+        raise CalibrationError(
+            f"{where}: its {_kind(images)} made by the recipe {images.recipe.name!r} ({images.recipe.hash[:12]}), "
+            f"but the model wants {recipe.name!r} ({recipe.hash[:12]}); make them anew with that one"
+        )
+    if not len(images):
+        raise CalibrationError(f"{where}: its shards hold no image")
+    return images
+
+
+def _kind(images: ImageFolder | ImageShards) -> str:
+    from quantkit.images import ImageShards
+
+    return "shards were" if isinstance(images, ImageShards) else "images are"
 
 
 def source_notes(images: ImageFolder | ImageShards, where: str) -> list[str]:
@@ -108,9 +138,16 @@ class ImageStore:
         image can be read.
     """
 
-    def __init__(self, path: Path, inputs: Mapping[str, InputSpec], recipe: Recipe | str | None) -> None:
+    def __init__(
+        self,
+        source: Path | str | ImageFolder | ImageShards,
+        inputs: Mapping[str, InputSpec],
+        recipe: Recipe | str | None,
+    ) -> None:
         from quantkit.images import get_recipe
 
+        opened = opened_images(source)
+        path: Any = source if opened is None else getattr(source, "path", "the given images")
         self.where = str(path)
         self.notes: list[str] = []
         self.skipped: dict[str, str] = {}
@@ -126,12 +163,13 @@ class ImageStore:
             height, width = sized.output_size or (0, 0)
             self.notes.append(f"the recipe {sized.name!r} was set to the model's {height} x {width} pixels")
         try:
-            self._images = open_source(path, sized)
+            self._images = open_source(path, sized) if opened is None else checked(opened, self.where, sized)
         except FormatError as error:
             raise CalibrationError(str(error)) from None
         self.recipe = self._images.recipe
         self.notes += source_notes(self._images, str(path))
         self._input = ImageInput(spec, self.recipe)
+        self.batch = self._input.batch or 1
         self.count = len(self._images)
         self.has_labels = bool(self._images.classes)
         self.class_count = len(self._images.classes) or None
@@ -142,7 +180,7 @@ class ImageStore:
 
     def feeds(self, indices: Sequence[int]) -> Iterator[tuple[Feed, Labels]]:
         """Yield the images of the given numbers in batches, with their labels."""
-        size = self._input.batch or 1
+        size = self.batch
         images: list[NDArray[Any]] = []
         labels: list[int] = []
         yielded = False
@@ -161,7 +199,7 @@ class ImageStore:
             yield self._batch(filled, labels + [-1] * missing)
         elif not yielded:
             first = next(iter(self.skipped.items()), ("", "there are none"))
-            raise CalibrationError(f"{self.where}: none of {len(indices)} images could be read; {first[0]}: {first[1]}")
+            raise NoReadableImage(f"{self.where}: none of {len(indices)} images could be read; {first[0]}: {first[1]}")
 
     def _read(self, i: int) -> NDArray[Any] | None:
         path = str(self._images.paths[i])
