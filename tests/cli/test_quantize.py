@@ -55,6 +55,7 @@ def test_defaults(quantizer, capsys):
             "refine": True,
             "allow_slower": False,
             "avoid_saturation": False,
+            "scheduler": None,
             "class_axis": None,
             "threads": 0,
             "thresholds": Thresholds(),
@@ -82,6 +83,7 @@ def test_every_option(quantizer):
         "calibration-method": "percentile",
         "percentile": 99.5,
         "include": "Conv*",
+        "scheduler": "tcp://host:8786",
     }
     arguments = [f"--{name}={value}" for name, value in options.items()] + ["--exclude", "a", "--exclude", "Conv"]
     arguments += ["--no-refine", "--allow-slower", "--avoid-saturation"]
@@ -104,6 +106,7 @@ def test_every_option(quantizer):
         "refine": False,
         "allow_slower": True,
         "avoid_saturation": True,
+        "scheduler": "tcp://host:8786",
         "class_axis": 1,
         "threads": 2,
         "thresholds": Thresholds(30, 4, 1, 0.9),
