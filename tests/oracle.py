@@ -176,3 +176,174 @@ def lookup(q, table):
 def requantize_codes(q, scale, zero_point, new_scale, new_zero_point, axis=None, dtype=np.uint8):
     """Quantize what the codes stand for, both steps in float32."""
     return quantize_linear(dequantize_linear(q, scale, zero_point, axis), new_scale, new_zero_point, axis, dtype)
+
+
+# Recurrent layers. Every operation is one of float32, rounded once, in the order in which it stands here.
+F32 = np.float32
+
+
+def exp_negative(x):
+    """Exp of x <= 0; below -87 that of -87. Cody and Waite's reduction, the polynomial of Cephes' expf."""
+    x = np.where(x < F32(-87), F32(-87), x)
+    magic = F32(2**23 * 1.5 + 127)
+    t = x * F32(1.4426950216293335) + magic
+    n = t - magic
+    r = x - n * F32(0.693359375)
+    r = r - n * F32(-2.12194440e-4)
+    p = F32(1.9875691500e-4) * r + F32(1.3981999507e-3)
+    for c in (8.3334519073e-3, 4.1665795894e-2, 1.6666665459e-1, 5.0000001201e-1):
+        p = p * r + F32(c)
+    p = p * (r * r) + r + F32(1)
+    return p * (t.view(np.uint32) << np.uint32(23)).view(F32)
+
+
+def sigmoid(x):
+    e = exp_negative(-np.abs(x))
+    return np.where(x < 0, e, F32(1)) / (F32(1) + e)
+
+
+def tanh(x):
+    """Near 0 the polynomial of Cephes' tanhf, else (1 - e) / (1 + e) with e = exp(-2 |x|)."""
+    a = np.abs(x)
+    e = exp_negative(F32(-2) * a)
+    z = x * x
+    p = F32(-5.70498872745e-3) * z + F32(2.06390887954e-2)
+    for c in (-5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1):
+        p = p * z + F32(c)
+    return np.where(a < F32(0.625), p * z * x + x, np.copysign((F32(1) - e) / (F32(1) + e), x))
+
+
+def elu(x, alpha):
+    t = tanh(F32(0.5) * np.where(x < 0, x, F32(0)))
+    return np.where(x < 0, alpha * (F32(2) * t / (F32(1) - t)), x)
+
+
+def softplus(x):
+    """max(x, 0) + log(1 + exp(-|x|)), the logarithm by the series of 2 artanh(s)."""
+    e = exp_negative(-np.abs(x))
+    s = e / (F32(2) + e)
+    z = s * s
+    p = F32(1 / 15) * z + F32(1 / 13)
+    for n in (11, 9, 7, 5, 3):
+        p = p * z + F32(1 / n)
+    return np.where(x < 0, F32(0), x) + F32(2) * (p * z * s + s)
+
+
+def hard_sigmoid(x, alpha, beta):
+    y = alpha * x + beta
+    z = np.where(y < 0, F32(0), y)
+    return np.where(z > 1, F32(1), z)
+
+
+ACTIVATIONS = {
+    "Relu": lambda x, a, b: np.where(x < 0, F32(0), x),
+    "Tanh": lambda x, a, b: tanh(x),
+    "Sigmoid": lambda x, a, b: sigmoid(x),
+    "Affine": lambda x, a, b: a * x + b,
+    "LeakyRelu": lambda x, a, b: np.where(x < 0, a * x, x),
+    "ThresholdedRelu": lambda x, a, b: np.where(x < a, F32(0), x),
+    "ScaledTanh": lambda x, a, b: a * tanh(b * x),
+    "HardSigmoid": hard_sigmoid,
+    "Elu": lambda x, a, b: elu(x, a),
+    "Softsign": lambda x, a, b: x / (F32(1) + np.abs(x)),
+    "Softplus": lambda x, a, b: softplus(x),
+}
+ALPHA = {"Affine": 1, "LeakyRelu": 0.01, "ThresholdedRelu": 1, "ScaledTanh": 1, "HardSigmoid": 0.2, "Elu": 1}
+BETA = {"Affine": 0, "ScaledTanh": 1, "HardSigmoid": 0.5}
+
+
+def activation_functions(names, alpha=(), beta=()):
+    """The functions of all directions; those that take alpha or beta take the next value, or their default."""
+    alpha, beta = iter(alpha), iter(beta)
+    made = []
+    for name in names:
+        a = F32(next(alpha, ALPHA[name])) if name in ALPHA else F32(0)
+        b = F32(next(beta, BETA[name])) if name in BETA else F32(0)
+        made.append(lambda x, name=name, a=a, b=b: ACTIVATIONS[name](x, a, b))
+    return made
+
+
+def weights_product(a, w, scale=None, zero_point=0):
+    """Rows a [M, K] times w [N, K] transposed, of float32: k after k, each product and each sum rounded.
+
+    Of codes (with scales): each row of a is quantized for itself, as DynamicQuantizeLinear does; the sum of integers is
+    exact, and its float32 is multiplied by f32(row's scale * scale of the row of w). (onnxruntime's DynamicQuantizeLSTM
+    has one scale for all rows of a step, and one for all steps of its inputs.)
+    """
+    if scale is None:
+        acc = np.zeros((a.shape[0], w.shape[0]), F32)
+        for k in range(a.shape[1]):
+            acc = acc + a[:, k, None] * w[None, :, k]
+        return acc
+    scale = np.broadcast_to(np.asarray(scale, F32), w.shape[0])
+    zero_point = np.broadcast_to(zero_point, w.shape[0])
+    out = np.empty((a.shape[0], w.shape[0]), F32)
+    for m, row in enumerate(a):
+        row_scale, row_zero = dynamic_qparams(row)
+        codes = quantize_linear(row, row_scale, row_zero)
+        sums = matmul_integer(codes[None], w.T, int(row_zero), zero_point)[0]
+        out[m] = sums.astype(F32) * (row_scale * scale)
+    return out
+
+
+def recurrent(cell, x, w, r, b=None, lengths=None, h=None, c=None, p=None, *, w_scale=None, w_zero=0, r_scale=None, r_zero=0,
+              direction="forward", activations=None, alpha=(), beta=(), clip=np.inf, input_forget=0,
+              linear_before_reset=0):  # fmt: skip
+    """Y, Y_h and Y_c of ONNX RNN, LSTM and GRU with layout 0, one row of the batch after the other."""
+    seq, batch, _ = x.shape
+    directions, _, hidden = r.shape
+    gates = {"rnn": 1, "lstm": 4, "gru": 3}[cell]
+    names = activations or {"rnn": ["Tanh"], "lstm": ["Sigmoid", "Tanh", "Tanh"], "gru": ["Sigmoid", "Tanh"]}[cell] * directions
+    each = len(names) // directions
+    functions = activation_functions(names, alpha, beta)
+    b = np.zeros((directions, 2 * gates * hidden), F32) if b is None else b
+    y = np.zeros((seq, directions, batch, hidden), F32)
+    y_h = np.zeros((directions, batch, hidden), F32) if h is None else h.copy()
+    y_c = np.zeros((directions, batch, hidden), F32) if c is None else c.copy()
+    lengths = np.full(batch, seq) if lengths is None else lengths
+    spread = (directions, gates * hidden)
+    scales = [None if s is None else np.broadcast_to(np.asarray(s, F32), spread) for s in (w_scale, r_scale)]
+    zeros = [np.broadcast_to(z, spread) for z in (w_zero, r_zero)]
+
+    def bounded(v):
+        v = np.where(v < F32(-clip), F32(-clip), v)
+        return np.where(v > F32(clip), F32(clip), v)
+
+    for d in range(directions):
+        given = functions[d * each : (d + 1) * each]
+        f, g, out = [lambda v, act=act: act(bounded(v)) for act in [*given, *given][:3]] if each > 1 else [*given] * 3
+        if each == 1:
+            f = lambda v, act=given[0]: act(bounded(v))  # noqa: E731
+        if cell == "lstm":
+            out = given[2]
+        bias, bias_h = b[d].reshape(2, gates, hidden)
+        backwards = direction == "reverse" or d == 1
+        times_r = lambda v, d=d: weights_product(  # noqa: E731
+            v[None], r[d], None if scales[1] is None else scales[1][d], zeros[1][d]
+        ).reshape(gates, hidden)
+        for n in range(batch):
+            h, c = y_h[d, n], y_c[d, n]
+            for step in range(lengths[n]):
+                t = lengths[n] - 1 - step if backwards else step
+                xg = weights_product(x[t, n][None], w[d], None if scales[0] is None else scales[0][d], zeros[0][d])
+                xg, hg = xg.reshape(gates, hidden), times_r(h)
+                pre = (xg + (bias + bias_h)) + hg
+                if cell == "rnn":
+                    h = f(pre[0])
+                elif cell == "lstm":
+                    pi, po, pf = (F32(0),) * 3 if p is None else p[d].reshape(3, hidden)
+                    peeped = (lambda v, q, c: v) if p is None else (lambda v, q, c: v + q * c)
+                    i = f(peeped(pre[0], pi, c))
+                    forget = F32(1) - i if input_forget else f(peeped(pre[2], pf, c))
+                    c = forget * c + i * g(pre[3])
+                    h = f(peeped(pre[1], po, c)) * out(c)
+                else:
+                    z, reset = f(pre[0]), f(pre[1])
+                    if linear_before_reset:
+                        new = g((xg[2] + bias[2]) + reset * (hg[2] + bias_h[2]))
+                    else:
+                        new = g((xg[2] + (bias + bias_h)[2]) + times_r(reset * h)[2])
+                    h = (F32(1) - z) * new + z * h
+                y[t, d, n] = h
+            y_h[d, n], y_c[d, n] = h, c
+    return (y, y_h, y_c) if cell == "lstm" else (y, y_h)

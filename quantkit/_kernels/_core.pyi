@@ -259,3 +259,27 @@ class StreamBase:
     def _wait(self, timeout: float | None = None) -> bool: ...
     def _raise(self) -> None: ...
     def _tell(self) -> None: ...
+
+@final
+class PackedFloats:
+    def __new__(cls, w: Any) -> Self: ...
+    shape: tuple[int, int]
+    nbytes: int
+
+@final
+class RnnPlan:
+    def __new__(
+        cls,
+        cell: str,
+        reverse: tuple[bool, ...],
+        w: tuple[tuple[Any, Any, Any], ...],
+        r: tuple[tuple[Any, Any, Any], ...],
+        bias: Any,
+        bias_h: Any,
+        peephole: Any,
+        activations: tuple[tuple[int, float, float], ...],
+        clip: float,
+        linear_before_reset: bool,
+        input_forget: bool,
+    ) -> Self: ...
+    def run(self, x: Any, h0: Any, c0: Any, lengths: Any, y: Any, y_h: Any, y_c: Any) -> None: ...

@@ -212,6 +212,50 @@ cdef extern from "qk_linear.h" nogil:
         qk_linear_axis rows
         int halve
 
+cdef extern from "qk_rnn.h" nogil:
+    int QK_CELL_RNN, QK_CELL_LSTM, QK_CELL_GRU, QK_ACTIVATIONS
+    ctypedef struct qk_activation:
+        int kind
+        float alpha
+        float beta
+    ctypedef struct qk_rnn_weights:
+        int64_t k
+        int64_t n
+        const qk_packed_matmul *codes
+        const float *scale
+        const int32_t *zero
+        const float *values
+    ctypedef struct qk_rnn_direction:
+        qk_rnn_weights w
+        qk_rnn_weights r
+        const float *bias
+        const float *bias_h
+        const float *peephole
+        qk_activation activation[3]
+        int reverse
+    ctypedef struct qk_rnn_call:
+        int cell
+        int linear_before_reset
+        int input_forget
+        float clip
+        int64_t seq
+        int64_t batch
+        int64_t input
+        int64_t hidden
+        int directions
+        const qk_rnn_direction *direction
+        const char *x
+        const char *h0
+        const char *c0
+        int64_t x_t, x_b, x_i, h0_d, h0_b, c0_d, c0_b
+        const int32_t *lengths
+        char *y
+        char *y_h
+        char *y_c
+        int64_t y_t, y_d, y_b, yh_d, yh_b, yc_d, yc_b
+        int threads
+    void qk_pack_floats(float *packed, const float *w, int64_t stride, int64_t k, int64_t n)
+
 cdef extern from "qk_call.h" nogil:
     ctypedef struct qk_call:
         int (*run)(const qk_call *call) noexcept nogil
@@ -227,6 +271,7 @@ cdef extern from "qk_call.h" nogil:
         qk_coded_call coded
         qk_resize_call resize
         qk_linear_call linear
+        qk_rnn_call rnn
     int qk_run_affine(const qk_call *call) noexcept
     int qk_run_copy(const qk_call *call) noexcept
     int qk_run_dynamic(const qk_call *call) noexcept
@@ -239,6 +284,7 @@ cdef extern from "qk_call.h" nogil:
     int qk_run_coded(const qk_call *call) noexcept
     int qk_run_resize(const qk_call *call) noexcept
     int qk_run_linear(const qk_call *call) noexcept
+    int qk_run_rnn(const qk_call *call) noexcept
 
 cdef extern from "qk_stream.h" nogil:
     ctypedef struct qk_stream:

@@ -16,6 +16,7 @@ int qk_run_matmul(const qk_call *call) { return qk_matmul_run(&call->matmul); }
 int qk_run_conv(const qk_call *call) { return qk_conv_run(&call->conv); }
 int qk_run_resize(const qk_call *call) { return qk_resize_run(&call->resize); }
 int qk_run_linear(const qk_call *call) { return qk_linear_run(&call->linear); }
+int qk_run_rnn(const qk_call *call) { return qk_rnn_run(&call->rnn); }
 
 int qk_run_coded(const qk_call *call) {
     qk_coded_run(&call->coded);

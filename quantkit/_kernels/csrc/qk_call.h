@@ -12,6 +12,7 @@
 #include "qk_lookup.h"
 #include "qk_matmul.h"
 #include "qk_resize.h"
+#include "qk_rnn.h"
 #include "qk_statistics.h"
 
 typedef struct qk_call qk_call;
@@ -34,10 +35,11 @@ struct qk_call {
         qk_coded_call coded;
         qk_resize_call resize;
         qk_linear_call linear;
+        qk_rnn_call rnn;
     };
 };
 
 qk_run_fn qk_run_affine, qk_run_copy, qk_run_dynamic, qk_run_range, qk_run_histogram, qk_run_lookup,
-    qk_run_matmul, qk_run_batch, qk_run_conv, qk_run_coded, qk_run_resize, qk_run_linear;
+    qk_run_matmul, qk_run_batch, qk_run_conv, qk_run_coded, qk_run_resize, qk_run_linear, qk_run_rnn;
 
 #endif

@@ -7,7 +7,7 @@
 #include "qk_statistics.h"
 
 /* The statement of choose_qparams in quantkit/qparams.py for uint8 and one finite range; the tests compare the two. */
-static void choose(double low, double high, float *scale, int32_t *zero_point) {
+void qk_dynamic_choose(double low, double high, float *scale, int32_t *zero_point) {
     const float lo = (float)fmax(fmin(low, 0), -FLT_MAX), hi = (float)fmin(fmax(high, 0), FLT_MAX), width = hi - lo;
     float found = isfinite(width) ? width / 255.0f : hi / 255.0f - lo / 255.0f;
     if (lo == 0 && hi == 0) found = 1;
@@ -29,7 +29,7 @@ int qk_dynamic_run(const qk_dynamic_call *call) {
     }
     qk_affine_call affine = call->affine;
     if (range.lo > range.hi) range.lo = range.hi = 0;
-    choose(range.lo, range.hi, &affine.scale_value, &affine.zero_point_value);
+    qk_dynamic_choose(range.lo, range.hi, &affine.scale_value, &affine.zero_point_value);
     *call->scale = affine.scale_value;
     *call->zero_point = (uint8_t)affine.zero_point_value;
     return call->empty ? 0 : qk_affine_run(&affine);

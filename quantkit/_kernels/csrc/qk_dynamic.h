@@ -11,6 +11,9 @@ typedef struct {
     int empty; /* x has no elements: only the parameters are left */
 } qk_dynamic_call;
 
+/* The parameters for values from `low` to `high`. */
+void qk_dynamic_choose(double low, double high, float *scale, int32_t *zero_point);
+
 /* Returns 0, -1 without memory, or how many values are NaN or infinite; nothing is written then. */
 int qk_dynamic_run(const qk_dynamic_call *call);
 

@@ -8,6 +8,7 @@
 #include "qk_matmul.h"
 #include "qk_linear.h"
 #include "qk_resize.h"
+#include "qk_rnn.h"
 
 /* Parameters of quantize and dequantize over one contiguous run.
  * Exactly one of zero_point and zero_point_f is set. Where `vector`, each points to one value an element. */
