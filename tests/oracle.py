@@ -286,15 +286,35 @@ def weights_product(a, w, scale=None, zero_point=0):
     return out
 
 
-def recurrent(cell, x, w, r, b=None, lengths=None, h=None, c=None, p=None, *, w_scale=None, w_zero=0, r_scale=None, r_zero=0,
-              direction="forward", activations=None, alpha=(), beta=(), clip=np.inf, input_forget=0,
-              linear_before_reset=0):  # fmt: skip
+def recurrent(
+    cell,
+    x,
+    w,
+    r,
+    b=None,
+    lengths=None,
+    h=None,
+    c=None,
+    p=None,
+    *,
+    w_scale=None,
+    w_zero=0,
+    r_scale=None,
+    r_zero=0,
+    direction="forward",
+    activations=None,
+    alpha=(),
+    beta=(),
+    clip=np.inf,
+    input_forget=0,
+    linear_before_reset=0,
+):
     """Y, Y_h and Y_c of ONNX RNN, LSTM and GRU with layout 0, one row of the batch after the other."""
     seq, batch, _ = x.shape
     directions, _, hidden = r.shape
     gates = {"rnn": 1, "lstm": 4, "gru": 3}[cell]
-    names = activations or {"rnn": ["Tanh"], "lstm": ["Sigmoid", "Tanh", "Tanh"], "gru": ["Sigmoid", "Tanh"]}[cell] * directions
-    each = len(names) // directions
+    defaults = {"rnn": ["Tanh"], "lstm": ["Sigmoid", "Tanh", "Tanh"], "gru": ["Sigmoid", "Tanh"]}[cell]
+    names, each = activations or defaults * directions, len(defaults)
     functions = activation_functions(names, alpha, beta)
     b = np.zeros((directions, 2 * gates * hidden), F32) if b is None else b
     y = np.zeros((seq, directions, batch, hidden), F32)
@@ -310,39 +330,33 @@ def recurrent(cell, x, w, r, b=None, lengths=None, h=None, c=None, p=None, *, w_
         return np.where(v > F32(clip), F32(clip), v)
 
     for d in range(directions):
-        given = functions[d * each : (d + 1) * each]
-        f, g, out = [lambda v, act=act: act(bounded(v)) for act in [*given, *given][:3]] if each > 1 else [*given] * 3
-        if each == 1:
-            f = lambda v, act=given[0]: act(bounded(v))  # noqa: E731
-        if cell == "lstm":
-            out = given[2]
+        f, g, out = (functions[d * each : (d + 1) * each] * 3)[:3]  # LSTM alone has all three
         bias, bias_h = b[d].reshape(2, gates, hidden)
         backwards = direction == "reverse" or d == 1
-        times_r = lambda v, d=d: weights_product(  # noqa: E731
-            v[None], r[d], None if scales[1] is None else scales[1][d], zeros[1][d]
-        ).reshape(gates, hidden)
+        scale_w, scale_r = (None if s is None else s[d] for s in scales)
         for n in range(batch):
             h, c = y_h[d, n], y_c[d, n]
             for step in range(lengths[n]):
                 t = lengths[n] - 1 - step if backwards else step
-                xg = weights_product(x[t, n][None], w[d], None if scales[0] is None else scales[0][d], zeros[0][d])
-                xg, hg = xg.reshape(gates, hidden), times_r(h)
+                xg = weights_product(x[t, n][None], w[d], scale_w, zeros[0][d]).reshape(gates, hidden)
+                hg = weights_product(h[None], r[d], scale_r, zeros[1][d]).reshape(gates, hidden)
                 pre = (xg + (bias + bias_h)) + hg
                 if cell == "rnn":
-                    h = f(pre[0])
+                    h = f(bounded(pre[0]))
                 elif cell == "lstm":
                     pi, po, pf = (F32(0),) * 3 if p is None else p[d].reshape(3, hidden)
                     peeped = (lambda v, q, c: v) if p is None else (lambda v, q, c: v + q * c)
-                    i = f(peeped(pre[0], pi, c))
-                    forget = F32(1) - i if input_forget else f(peeped(pre[2], pf, c))
-                    c = forget * c + i * g(pre[3])
-                    h = f(peeped(pre[1], po, c)) * out(c)
+                    i = f(bounded(peeped(pre[0], pi, c)))
+                    forget = F32(1) - i if input_forget else f(bounded(peeped(pre[2], pf, c)))
+                    c = forget * c + i * g(bounded(pre[3]))
+                    h = f(bounded(peeped(pre[1], po, c))) * out(c)  # c is not clipped, as in onnxruntime
                 else:
-                    z, reset = f(pre[0]), f(pre[1])
+                    z, reset = f(bounded(pre[0])), f(bounded(pre[1]))
                     if linear_before_reset:
-                        new = g((xg[2] + bias[2]) + reset * (hg[2] + bias_h[2]))
+                        new = g(bounded((xg[2] + bias[2]) + reset * (hg[2] + bias_h[2])))
                     else:
-                        new = g((xg[2] + (bias + bias_h)[2]) + times_r(reset * h)[2])
+                        hg = weights_product((reset * h)[None], r[d], scale_r, zeros[1][d]).reshape(gates, hidden)
+                        new = g(bounded((xg[2] + (bias + bias_h)[2]) + hg[2]))
                     h = (F32(1) - z) * new + z * h
                 y[t, d, n] = h
             y_h[d, n], y_c[d, n] = h, c

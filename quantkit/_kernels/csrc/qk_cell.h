@@ -155,7 +155,7 @@ TARGET void NAME(cell_lstm, ISA)(const qk_cell_step *s) {
             for (int64_t i = 0; i < n; i++) out[i] = out[i] + peephole[s->hidden + i] * c[i];
         activate(&s->activation[0], s->clip, out, n);
         memcpy(new, c, (size_t)n * 4);
-        activate(&s->activation[2], s->clip, new, n);
+        activate(&s->activation[2], INFINITY, new, n); /* the state is not clipped, as in onnxruntime */
         for (int64_t i = 0; i < n; i++) h[i] = out[i] * new[i];
     }
 }
