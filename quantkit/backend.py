@@ -1,4 +1,4 @@
-"""quantkit as an ONNX backend (`onnx.backend.base.Backend`): models of quantized operators, run by `quantkit.ops`.
+"""quantkit as an ONNX backend (`onnx.backend.base.Backend`): models of operators that `quantkit.ops` has verbs for.
 
 It exists to be held against ONNX's own node tests, and to run a few nodes without a runtime; whole models belong to
 `quantkit.Session`.
@@ -11,6 +11,7 @@ Examples
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -85,15 +86,26 @@ def _qlinear_conv(attributes: Mapping[str, Any], *inputs: Any) -> tuple[Any, ...
     return (ops.qlinear_conv(*inputs, **_conv_attributes(attributes, inputs[3])),)
 
 
+def _recurrent(verb: Callable[..., tuple[Any, ...]], attributes: Mapping[str, Any], *inputs: Any) -> tuple[Any, ...]:
+    given = dict(attributes)
+    if "activations" in given:
+        given["activations"] = [name.decode() for name in given["activations"]]
+    return verb(*inputs, **given)
+
+
 _OPERATORS: dict[str, Callable[..., tuple[Any, ...]]] = {
     "ConvInteger": _conv_integer,
     "DequantizeLinear": _dequantize,
     "DynamicQuantizeLinear": _dynamic_quantize,
+    "GRU": functools.partial(_recurrent, ops.gru),
+    "LSTM": functools.partial(_recurrent, ops.lstm),
     "MatMulInteger": _matmul_integer,
     "QLinearConv": _qlinear_conv,
     "QLinearMatMul": _qlinear_matmul,
     "QuantizeLinear": _quantize,
+    "RNN": functools.partial(_recurrent, ops.rnn),
 }
+_RECURRENT = {"GRU", "LSTM", "RNN"}
 
 
 def _reason_against(node: Any) -> str | None:
@@ -101,6 +113,8 @@ def _reason_against(node: Any) -> str | None:
     if node.domain not in ("", "ai.onnx") or node.op_type not in _OPERATORS:
         return f"quantkit's backend runs {', '.join(_OPERATORS)}, not {node.op_type}"
     for attribute in node.attribute:
+        if node.op_type in _RECURRENT and attribute.name == "output_sequence":
+            return "output_sequence belongs to the first version of RNN, LSTM and GRU; quantkit runs versions 7 to 22"
         if attribute.name == "block_size" and attribute.i:
             return "quantkit has scales for tensors and for channels, not for blocks"
         if (

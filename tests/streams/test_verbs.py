@@ -56,6 +56,19 @@ def cases():
     yield lambda a: ops.conv_transpose_integer(a(IMAGE), W.swapaxes(0, 1), 4, 3, strides=[2, 2])
     yield lambda a: ops.qlinear_conv_transpose(a(IMAGE), 0.1, 4, W.swapaxes(0, 1), 0.2, 0, 3.0, 7, strides=[2, 3])
     yield lambda a: ops.conv_integer(a(IMAGE), DEPTHWISE, 4, 3, group=8)
+    for packed in (False, True):
+        w, r = X[:2, :24, :7], CODES[:2, :24, :6]
+        if packed:
+            w, r = ops.pack_rnn(w), ops.pack_rnn(r, 0.02, 128)
+        how = {"r_scale": None if packed else 0.02, "r_zero_point": 0 if packed else 128, "direction": "bidirectional"}
+        x, h = X[:4, :3, :7], X[:2, 3:6, 7:13]
+        yield lambda a, w=w, r=r, how=how, x=x, h=h: ops.lstm(a(x), w, r, None, [4, 0, 2], a(h), a(-h), **how)
+        last = np.asfortranarray(h)
+        yield lambda a, w=w, r=r, how=how, x=x, h=last: ops.lstm(
+            a(x.swapaxes(0, 1)), w, r, None, None, a(h.swapaxes(0, 1)), layout=1, **how
+        )
+    yield lambda a: ops.gru(a(X[:4, :3, :7]), a(X[:1, :18, :7]), a(X[:1, :18, :6]), a(X[:1, :2, :18].reshape(1, 36)))
+    yield lambda a: ops.rnn(a(X[:4, :3, :7]), a(X[:1, :6, :7]), a(X[:1, :6, :6]))
     yield lambda a: ops.lookup(a(CODES), np.arange(256)[::-1].astype(np.uint8))
     yield lambda a: ops.requantize(a(CODES), 0.02, 128, 0.03, 5)
     yield lambda a: ops.requantize(a(CODES), 0.02, 128, np.linspace(0.01, 1, 40), np.arange(40), axis=1)
@@ -169,6 +182,30 @@ def test_write_after_read_and_after_write_across_streams():
     assert not waited
     assert (np.asarray(y) == 1).all()
     assert (np.asarray(x) == 3).all()
+
+
+def test_states_go_from_call_to_call_without_waiting():
+    w, r = ops.pack_rnn(X[:1, :24, :7]), ops.pack_rnn(X[1:2, :24, :6])
+    h = c = np.zeros((1, 3, 6), np.float32)
+    first, second = qk.Stream(), qk.Stream()
+    gate = gated(first)
+    with qk.stream(first):
+        y, h1, c1 = ops.lstm(X[:4, :3, :7], w, r, initial_h=h, initial_c=c)
+    with qk.stream(second):
+        z, h2, c2 = ops.lstm(X[2:, :3, :7], w, r, initial_h=h1, initial_c=c1)
+    assert (z.shape, h2.shape, second.query()) == ((4, 1, 3, 6), (1, 3, 6), False)
+    gate.set()
+    y, h1, c1 = ops.lstm(X[:4, :3, :7], w, r, initial_h=h, initial_c=c)
+    for got, wanted in zip((z, h2, c2), ops.lstm(X[2:, :3, :7], w, r, initial_h=h1, initial_c=c1), strict=True):
+        assert np.array_equal(got, wanted)
+
+
+def test_an_input_that_cannot_be_quantized_is_an_error_at_the_next_wait():
+    s = qk.Stream()
+    with qk.stream(s):
+        y, _ = ops.rnn(np.full((2, 1, 7), np.inf, np.float32), np.ones((1, 6, 7), np.int8), X[:1, :6, :6], w_scale=0.1)
+    with pytest.raises(InvalidArgument, match="finite inputs and states, got 7 values"):
+        np.asarray(y)
 
 
 def test_two_readers_do_not_wait_for_each_other():
