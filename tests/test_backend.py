@@ -93,7 +93,9 @@ def test_the_first_version_of_recurrent_operators_is_refused_in_words():
 
 def test_activations_of_a_recurrent_node():
     one = np.ones((1, 1, 1), np.float32)
-    node = helper.make_node("RNN", ["x", "w", "r"], ["y"], hidden_size=1, activations=["Affine"], activation_alpha=[3.0])
+    node = helper.make_node(
+        "RNN", ["x", "w", "r"], ["y"], hidden_size=1, activations=["Affine"], activation_alpha=[3.0]
+    )
     assert backend.run_node(node, [one * 2, one, one])[0].item() == 6.0
 
 

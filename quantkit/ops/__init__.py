@@ -1,10 +1,10 @@
 """The verbs on arrays, in ONNX terms."""
 
 from quantkit.ops._conv_weights import pack_conv
+from quantkit.ops._rnn_weights import pack_rnn
 from quantkit.ops.conv import conv_integer, qlinear_conv
 from quantkit.ops.conv_transpose import conv_transpose_integer, pack_conv_transpose, qlinear_conv_transpose
 from quantkit.ops.copy import copy
-from quantkit.ops._rnn_weights import pack_rnn
 from quantkit.ops.lookup import lookup, requantize
 from quantkit.ops.matmul import matmul_integer, matmul_integer_to_float, pack_matmul, qlinear_matmul
 from quantkit.ops.quantize import dequantize_linear, dynamic_quantize_linear, quantize_linear

@@ -43,7 +43,8 @@ def _taken(verb: str, name: str, given: Any, defaults: Sequence[float | None]) -
     values = [as_number(v, verb, name) for v in _listed(verb, name, given)]
     wanted = sum(default is not None for default in defaults)
     if len(values) > wanted:
-        raise InvalidArgument(f"{verb}: wanted at most {wanted} values of {name} for these activations, got {len(values)}")
+        came = f"got {len(values)}"
+        raise InvalidArgument(f"{verb}: wanted at most {wanted} values of {name} for these activations, {came}")
     turn = iter(values)
     return [0.0 if default is None else next(turn, default) for default in defaults]
 

@@ -131,7 +131,7 @@ def _walk(
         x = x.transpose(1, 0, 2)
     seq, batch = x.shape[:2]
     state = (batch, directions, hidden) if layout else (directions, batch, hidden)
-    states = []
+    states: list[Any] = []
     for name, given in (("initial_h", initial_h), ("initial_c", initial_c)):
         if given is None:
             states.append(None)
@@ -146,7 +146,7 @@ def _walk(
         states.append(value.transpose(1, 0, 2) if layout else value)
     if lengths is not None and lengths.shape != (batch,):
         raise ShapeMismatch(f"{verb}: wanted sequence_lens of shape ({batch},), got {lengths.shape}")
-    if lengths is not None and batch and not (0 <= lengths.min() and lengths.max() <= seq):
+    if lengths is not None and batch and (lengths.min() < 0 or lengths.max() > seq):
         row = int(np.flatnonzero((lengths < 0) | (lengths > seq))[0])
         raise InvalidArgument(f"{verb}: sequence_lens must lie in [0, {seq}], got {lengths[row]} for row {row}")
     y = empty(verb, (batch, seq, directions, hidden) if layout else (seq, directions, batch, hidden), _F32)
@@ -156,6 +156,21 @@ def _walk(
         views += [v.transpose(1, 0, 2) if layout else v for v in results[1:]]
         plan.run(x, states[0], states[1], lengths, *views, *(() if verb == "lstm" else (None,)))
     return tuple(results)
+
+
+def _rnn(*walked: Any) -> Any:
+    return _walk(*walked)
+
+
+def _lstm(*walked: Any) -> Any:
+    return _walk(*walked)
+
+
+def _gru(*walked: Any) -> Any:
+    return _walk(*walked)
+
+
+_NAMED = {"rnn": _rnn, "lstm": _lstm, "gru": _gru}  # what errors on streams and traces call a verb
 
 
 def layer(
@@ -176,8 +191,14 @@ def layer(
         lengths = as_array(sequence_lens, verb, "sequence_lens")
         if lengths.dtype.kind not in "iu":
             raise InvalidDType(f"{verb}: sequence_lens must be int32, got {lengths.dtype}")
-        lengths = np.ascontiguousarray(np.clip(lengths, -1, 2**31 - 1), np.int32)
-    parameters = (verb, plan, (r.shape[0], w.shape[2], r.shape[2]), lengths, _flag(verb, "layout", layout))
+        lengths = np.ascontiguousarray(np.clip(lengths.astype(np.int64), -1, 2**31 - 1), np.int32)
+    parameters: tuple[Any, ...] = (
+        verb,
+        plan,
+        (r.shape[0], w.shape[2], r.shape[2]),
+        lengths,
+        _flag(verb, "layout", layout),
+    )
     if (stream := current()) is not None:
-        return queued(stream, _walk, operands, parameters, None)
+        return queued(stream, _NAMED[verb], operands, parameters, None)
     return _walk(*operands, *parameters)

@@ -48,8 +48,8 @@ def rnn(
         How many steps each row has, 0 to seq. Results beyond are zero.
     initial_h : array of float32, shape (directions, batch, hidden), optional
     w_scale, r_scale : float or array_like of float32, optional
-        Of codes, and of them alone: one for all, or of shape (hidden,), (directions, 1) or (directions, hidden). What is
-        multiplied with codes is quantized row by row and step by step, as DynamicQuantizeLinear does.
+        Of codes alone: one for all, or of shape (hidden,), (directions, 1) or (directions, hidden).
+        What codes are multiplied with is quantized row by row and step by step, as DynamicQuantizeLinear does.
     w_zero_point, r_zero_point : int or array_like, default 0
         Of the same shapes.
     direction : "forward", "reverse" or "bidirectional"
@@ -74,7 +74,7 @@ def rnn(
     Raises
     ------
     InvalidArgument, InvalidDType, InvalidQParams, ShapeMismatch
-        Naming what was wanted and what came. With weights of codes, values that are NaN or infinite are an InvalidArgument.
+        Naming what was wanted and what came. With weights of codes, values that are NaN or infinite are refused.
     """
     arguments = (b, None, direction, activations, activation_alpha, activation_beta, clip, hidden_size, 0, 0)
     quantized = (w_scale, w_zero_point, r_scale, r_zero_point)
@@ -124,8 +124,8 @@ def lstm(
     p : array of float32, shape (directions, 3 * hidden), optional
         Peepholes i, o, f.
     w_scale, r_scale : float or array_like of float32, optional
-        Of codes, and of them alone: one for all, or of shape (4 * hidden,), (directions, 1) or (directions, 4 * hidden).
-        What is multiplied with codes is quantized row by row and step by step, as DynamicQuantizeLinear does.
+        Of codes alone: one for all, or of shape (4 * hidden,), (directions, 1) or (directions, 4 * hidden).
+        What codes are multiplied with is quantized row by row and step by step, as DynamicQuantizeLinear does.
     w_zero_point, r_zero_point : int or array_like, default 0
         Of the same shapes.
     direction : "forward", "reverse" or "bidirectional"
@@ -151,7 +151,7 @@ def lstm(
     Raises
     ------
     InvalidArgument, InvalidDType, InvalidQParams, ShapeMismatch
-        Naming what was wanted and what came. With weights of codes, values that are NaN or infinite are an InvalidArgument.
+        Naming what was wanted and what came. With weights of codes, values that are NaN or infinite are refused.
     """
     arguments = (b, p, direction, activations, activation_alpha, activation_beta, clip, hidden_size, 0, input_forget)
     quantized = (w_scale, w_zero_point, r_scale, r_zero_point)
@@ -197,8 +197,8 @@ def gru(
         How many steps each row has, 0 to seq. Results beyond are zero.
     initial_h : array of float32, shape (directions, batch, hidden), optional
     w_scale, r_scale : float or array_like of float32, optional
-        Of codes, and of them alone: one for all, or of shape (3 * hidden,), (directions, 1) or (directions, 3 * hidden).
-        What is multiplied with codes is quantized row by row and step by step, as DynamicQuantizeLinear does.
+        Of codes alone: one for all, or of shape (3 * hidden,), (directions, 1) or (directions, 3 * hidden).
+        What codes are multiplied with is quantized row by row and step by step, as DynamicQuantizeLinear does.
     w_zero_point, r_zero_point : int or array_like, default 0
         Of the same shapes.
     direction : "forward", "reverse" or "bidirectional"
@@ -224,7 +224,7 @@ def gru(
     Raises
     ------
     InvalidArgument, InvalidDType, InvalidQParams, ShapeMismatch
-        Naming what was wanted and what came. With weights of codes, values that are NaN or infinite are an InvalidArgument.
+        Naming what was wanted and what came. With weights of codes, values that are NaN or infinite are refused.
     """
     arguments = (b, None, direction, activations, activation_alpha, activation_beta, clip, hidden_size)
     quantized = (w_scale, w_zero_point, r_scale, r_zero_point)
