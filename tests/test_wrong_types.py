@@ -23,6 +23,8 @@ RAGGED_CALLS = {
     "conv_transpose_integer: x": lambda: qk.ops.conv_transpose_integer(RAGGED, KERNEL),
     "lookup: q": lambda: qk.ops.lookup(RAGGED, np.zeros(256, np.uint8)),
     "lookup: table": lambda: qk.ops.lookup(CODES, RAGGED),
+    "lstm: x": lambda: qk.ops.lstm(RAGGED, np.ones((1, 4, 1), np.float32), np.ones((1, 4, 1), np.float32)),
+    "pack_rnn: w": lambda: qk.ops.pack_rnn(RAGGED),
     "copy: x": lambda: qk.ops.copy(RAGGED),
     "quantize: x": lambda: qk.quantize(RAGGED),
     "as_tensor: data": lambda: qk.as_tensor(RAGGED),
