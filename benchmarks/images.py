@@ -8,7 +8,8 @@ the same with them (shorter side 256, centre crop 224, bilinear) and writes uint
 - quantkit: `process_images`, with shards, index and manifest.
 - pillow pool: threads that decode, resize, crop and write into one mapped .npy file.
 - decode + resize: the two calls of Pillow alone, nothing kept: what no program on top of Pillow can beat.
-- two processes: decode + resize in as many processes as cores, started before the clock.
+- processes: decode + resize in as many processes as cores, started before the clock.
+- quantkit processes: `process_images` with one stream in each of them, on its part of the files.
 - torchvision: its DataLoader, where torchvision is installed; nothing is written.
 
 Outputs lie in memory (/dev/shm), so that no disk is measured.
@@ -83,24 +84,39 @@ def pillow_row(path: str, row: np.ndarray) -> None:
     row[...] = np.asarray(picture).transpose(2, 0, 1)
 
 
+def make_shards(folder: Path, out: Path, streams: int = 1) -> None:
+    """All of ours."""
+    qk.process_images(folder, out, streams=streams, resume=False)
+
+
+def parts_of(folder: Path, paths: list[str], count: int) -> list[Path]:
+    """Return so many folders with a part of the files each."""
+    parts = [folder.with_name(f"{folder.name}-{k}-of-{count}") for k in range(count)]
+    for part in parts:
+        part.mkdir()
+    for i, path in enumerate(paths):
+        os.link(path, parts[i % count] / Path(path).name)
+    return parts
+
+
 def contestants(paths: list[str], folder: Path, out: Path, cores: int, processes, pool):
     """The rivals on one folder."""
     halves = [paths[k::cores] for k in range(cores)]
-
-    def ours() -> None:
-        qk.process_images(folder, out / "shards", streams=cores, resume=False)
 
     def pillow() -> None:
         rows = np.lib.format.open_memmap(out / "x.npy", "w+", np.uint8, (len(paths), 3, 224, 224))
         list(pool.map(pillow_row, paths, rows))
 
     found = {
-        "quantkit": ours,
+        "quantkit": lambda: make_shards(folder, out / "shards", cores),
         "pillow pool": pillow,
         "decode + resize": lambda: list(pool.map(decode_and_resize, halves)),
     }
     if processes is not None:
         found["processes"] = lambda: list(processes.map(decode_and_resize, halves))
+        parts = parts_of(folder, paths, cores)
+        outs = [out / f"shards-{part.name}" for part in parts]
+        found["quantkit processes"] = lambda: list(processes.map(make_shards, parts, outs))
     try:
         from torch.utils.data import DataLoader
         from torchvision import transforms
@@ -131,14 +147,15 @@ def main() -> None:
     import PIL
 
     print(f"{machine()}; Pillow {PIL.__version__}")
-    print("\n| files | cores | quantkit images/s | decode + resize | pillow pool | processes | torchvision | A/A |")
-    print("|---|---|---|---|---|---|---|---|")
+    names = ("decode + resize", "pillow pool", "torchvision", "processes", "quantkit processes")
+    print(f"\n| files | cores | quantkit images/s | {' | '.join(names)} | A/A |")
+    print("|---|---|---|---|---|---|---|---|---|")
     work = Path(tempfile.mkdtemp(dir="/dev/shm"))
     try:
-        for name, size in SIZES.items():
-            folder = work / name
+        for files, size in SIZES.items():
+            folder = work / files
             folder.mkdir()
-            count = options.files if name == "500x375" else max(16, options.files // 4)
+            count = options.files if files == "500x375" else max(16, options.files // 4)
             paths = make_folder(folder, size, count)
             for cores in map(int, options.cores.split(",")):
                 os.sched_setaffinity(0, set(usable[:cores]))
@@ -146,18 +163,15 @@ def main() -> None:
                     lanes = contestants(paths, folder, work, cores, processes if cores > 1 else None, pool)
                     medians = race(lanes, rounds=options.rounds, target=0)
                 ours = medians["quantkit"]
-                cells = [
-                    f"{medians[lane] / ours:.2f}" if lane in medians else "-"
-                    for lane in ("decode + resize", "pillow pool", "processes", "torchvision")
-                ]
+                cells = [f"{medians[name] / ours:.2f}" if name in medians else "-" for name in names]
                 print(
-                    f"| {name} | {cores} | {count / ours:,.0f} | {' | '.join(cells)} | {medians['A/A']:.2f} |",
+                    f"| {files} | {cores} | {count / ours:,.0f} | {' | '.join(cells)} | {medians['A/A']:.2f} |",
                     flush=True,
                 )
                 os.sched_setaffinity(0, set(usable))
     finally:
         shutil.rmtree(work)
-    print("\ndecode + resize, pillow pool, processes, torchvision: their time over ours, above 1 quantkit is faster.")
+    print(f"\n{', '.join(names)}: their time over ours, above 1 quantkit is faster.")
 
 
 if __name__ == "__main__":

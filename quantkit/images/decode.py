@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 MAX_PIXELS = 89_478_485  # 256 MiB of RGB: where Pillow begins to warn of decompression bombs
 SNIFF = 32  # bytes that `sniff` wants to see
+_WHOLE = 1 << 24  # bytes; smaller files are read at once
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF")
 
 # What Pillow logs of a broken file, it raises as well; a program that has set up logging sees it all the same.
@@ -217,8 +218,10 @@ def _opened(source: Source) -> Iterator[IO[bytes]]:
     if isinstance(source, (bytes, bytearray, memoryview)):
         yield io.BytesIO(source)
     elif isinstance(source, (str, os.PathLike)):
-        with open(source, "rb") as file:
-            yield file
+        with open(source, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            # Pillow takes a header in dozens of reads, between which threads would wait for each other.
+            yield io.BytesIO(file.read(size + 1)) if 0 < size < _WHOLE else io.BufferedReader(file)
     else:
         yield source
 
@@ -273,7 +276,8 @@ def _decode(name: str, image: Any, form: str, frame: int, policy: Policy) -> Dec
     partial = _load(name, image, policy.tolerant)
     # TIFF turns itself while it loads, and then says 1.
     turn = _UPRIGHT.get(_orientation(name, image))
-    pixels = _to_8_bit(name, image, form, policy.white)
+    # A JPEG's pixels without their file, and no copy of them; elsewhere the next frame may be drawn over these.
+    pixels = image._new(image.im) if form == "JPEG" else _to_8_bit(name, image, form, policy.white)
     pixels = _to_color(pixels, "L" if policy.color == "L" else "RGB", policy.background)
     pixels = pixels if turn is None else pixels.transpose(turn)
     return Decoded(pixels, form, (height, width), mode, orientation, partial, reduced)

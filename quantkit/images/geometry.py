@@ -69,7 +69,9 @@ def least_size(recipe: Recipe, height: int, width: int) -> tuple[int, int] | Non
     return math.ceil(inner[0] * recipe.draft), math.ceil(inner[1] * recipe.draft)
 
 
-def fit(image: Image.Image, recipe: Recipe, whole: Whole | None = None) -> NDArray[np.uint8]:
+def fit(
+    image: Image.Image, recipe: Recipe, whole: Whole | None = None, out: NDArray[np.uint8] | None = None
+) -> NDArray[np.uint8]:
     """Apply the geometry and the colour order of a recipe.
 
     Parameters
@@ -79,6 +81,8 @@ def fit(image: Image.Image, recipe: Recipe, whole: Whole | None = None) -> NDArr
     recipe : Recipe
     whole : Whole, optional
         What the image stands for, where it is a draft.
+    out : ndarray of uint8, shape (channels, height, width), optional
+        C-contiguous. The result is a view of it where the last step can write there, which saves a copy.
 
     Returns
     -------
@@ -98,7 +102,9 @@ def fit(image: Image.Image, recipe: Recipe, whole: Whole | None = None) -> NDArr
     fits = crop is not None and size == inner and crop[0] <= inner[0] and crop[1] <= inner[1]
     # Where the crop lies within the resized image, nothing else of it is made.
     region = (*_corner(inner, crop, recipe.crop_rounding), *crop) if fits else (0, 0, *inner)
-    pixels = _resize(image, whole.box, inner, region, recipe.interpolation)
+    pixels = _resize(
+        image, whole.box, inner, region, recipe.interpolation, out if fits and recipe.color == "RGB" else None
+    )
     if recipe.color == "BGR":
         pixels = pixels[..., ::-1]
     if fits:
@@ -117,6 +123,7 @@ def _resize(
     size: tuple[int, int],
     region: tuple[int, int, int, int],
     interpolation: str,
+    out: NDArray[np.uint8] | None,
 ) -> NDArray[np.uint8]:
     """Return a region (top, left, height, width) of an image resized to `size`; channels last."""
     top, left, height, width = region
@@ -124,7 +131,7 @@ def _resize(
         if interpolation == "opencv-linear":
             return resize_opencv_linear(_pixels(image), *size)[top : top + height, left : left + width]
         if interpolation in FILTERS and image.mode == "RGB":
-            planes = resample(_pixels(image), size, interpolation, region, box)
+            planes = resample(_pixels(image), size, interpolation, region, box, out)
             if planes is not None:
                 return planes.transpose(1, 2, 0)
         image = image.resize(size[::-1], _PILLOW[interpolation], box=box)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -13,7 +14,7 @@ from quantkit.images.decode import MAX_PIXELS, Policy, decode_frames, shown
 from quantkit.images.geometry import fit, least_size, whole_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Generator, Sequence
 
     from numpy.typing import NDArray
 
@@ -56,9 +57,16 @@ def read_pixels(
 
 
 def read_frames(
-    source: Source, recipe: Recipe, frames: Iterable[int], *, max_pixels: int = MAX_PIXELS
+    source: Source,
+    recipe: Recipe,
+    frames: Sequence[int],
+    *,
+    max_pixels: int = MAX_PIXELS,
+    rows: Sequence[NDArray[np.uint8]] = (),
 ) -> Generator[tuple[NDArray[np.uint8], Decoded] | FormatError]:
     """Yield what `read_pixels` returns for some frames of one file, in rising order, or the error of each.
+
+    Where a frame has one of `rows`, its pixels may be a view of that, as `fit` says.
 
     Raises
     ------
@@ -68,12 +76,12 @@ def read_frames(
     least = None if recipe.draft is None else functools.partial(least_size, recipe)
     policy = Policy(recipe.color, recipe.background, recipe.white, max_pixels, recipe.tolerant, least)
     with contextlib.closing(decode_frames(source, frames, policy)) as every:
-        for decoded in every:
+        for decoded, row in zip(every, itertools.chain(rows, itertools.repeat(None)), strict=False):
             if isinstance(decoded, FormatError):
                 yield decoded
                 continue
             try:
-                pixels = fit(decoded.image, recipe, whole_of(decoded))
+                pixels = fit(decoded.image, recipe, whole_of(decoded), row)
             except ShapeMismatch as e:
                 yield FormatError(f"{shown(source)}: {e}")
             else:

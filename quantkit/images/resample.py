@@ -100,6 +100,7 @@ def resample(
     name: str,
     region: tuple[int, int, int, int],
     box: tuple[float, float, float, float] | None = None,
+    out: NDArray[np.uint8] | None = None,
 ) -> NDArray[np.uint8] | None:
     """Resize as Pillow does and return one region of the result, or None where only Pillow can.
 
@@ -113,6 +114,8 @@ def resample(
     region : (top, left, height, width)
     box : (left, top, right, bottom), optional
         The part of the source that the result covers; all of it by default.
+    out : ndarray of uint8, optional
+        Where to put the result, if it has its shape; C-contiguous.
 
     Returns
     -------
@@ -127,6 +130,6 @@ def resample(
     rows = _weights(pixels.shape[0], y0, y1, size[0], top, height, name)
     if columns is None or rows is None:
         return None
-    made = np.empty((3, height, width), np.uint8)
+    made = out if out is not None and out.shape == (3, height, width) else np.empty((3, height, width), np.uint8)
     _kernels.resize(pixels, made, columns, rows)
     return made

@@ -118,7 +118,8 @@ class ShardMaker:
         try:
             source = self.files.open(entry.path)
             recipe, limit = self.index.recipe, self.max_pixels
-            with closing(read_frames(source, recipe, frames, max_pixels=limit)) as every:
+            rows = [filling.arena[position] for position in positions]
+            with closing(read_frames(source, recipe, frames, max_pixels=limit, rows=rows)) as every:
                 for found in every:
                     position, frame = left.pop(0)
                     self._place(filling, entry, position, frame, stamp, found, name)
@@ -149,10 +150,11 @@ class ShardMaker:
                 "orientation": decoded.orientation,
             }
             codes = pixels.transpose(2, 0, 1)
-            if codes.shape == self.index.shape:
-                filling.arena[position] = codes
-            else:
-                error = _other_size(codes.shape, self.index.shape)
+            row = filling.arena[position]
+            if codes.shape != row.shape:
+                error = _other_size(codes.shape, row.shape)
+            elif not np.may_share_memory(codes, row):  # the resize has not written there itself
+                row[...] = codes
         number = filling.group.number
         made = line(
             entry.path,
