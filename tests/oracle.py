@@ -263,8 +263,22 @@ def activation_functions(names, alpha=(), beta=()):
     return made
 
 
+def fused_multiply_add(a, b, c):
+    """a * b + c in float32, rounded once: the product is exact in float64, the sum is rounded there to odd, then to float32.
+
+    (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008.)
+    """
+    p, c = a.astype(np.float64) * b.astype(np.float64), c.astype(np.float64)
+    s = p + c
+    t = s - p
+    error = (p - (s - t)) + (c - t)  # what s lacks, exactly
+    even = (s.view(np.int64) & 1) == 0
+    odd = np.where((error != 0) & even & np.isfinite(s), np.nextafter(s, np.copysign(np.inf, error)), s)
+    return odd.astype(F32)
+
+
 def weights_product(a, w, scale=None, zero_point=0):
-    """Rows a [M, K] times w [N, K] transposed, of float32: k after k, each product and each sum rounded.
+    """Rows a [M, K] times w [N, K] transposed, of float32: k after k, beginning with 0, by fused multiply-adds.
 
     Of codes (with scales): each row of a is quantized for itself, as DynamicQuantizeLinear does; the sum of integers is
     exact, and its float32 is multiplied by f32(row's scale * scale of the row of w). (onnxruntime's DynamicQuantizeLSTM
@@ -273,7 +287,7 @@ def weights_product(a, w, scale=None, zero_point=0):
     if scale is None:
         acc = np.zeros((a.shape[0], w.shape[0]), F32)
         for k in range(a.shape[1]):
-            acc = acc + a[:, k, None] * w[None, :, k]
+            acc = fused_multiply_add(a[:, k, None], w[None, :, k], acc)
         return acc
     scale = np.broadcast_to(np.asarray(scale, F32), w.shape[0])
     zero_point = np.broadcast_to(zero_point, w.shape[0])

@@ -2,10 +2,13 @@
 #include "qk_isa.h"
 
 #if QK_X86
-#define TARGET __attribute__((target("avx2,f16c")))
+#include <immintrin.h>
+
+#define TARGET __attribute__((target("avx2,fma,f16c")))
 #define ISA avx2
 #define LANES 8
 #define MOST 6
+#define FUSED(acc, one, b) (vector)_mm256_fmadd_ps(_mm256_set1_ps(one), (__m256)(b), (__m256)(acc))
 #include "qk_float_product.h"
 
 #define CASE(R) case R: tile(t, m, column, R, 2); break;

@@ -2,10 +2,13 @@
 #include "qk_isa.h"
 
 #if QK_X86
+#include <immintrin.h>
+
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq")))
 #define ISA avx512
 #define LANES 16
 #define MOST 6
+#define FUSED(acc, one, b) (vector)_mm512_fmadd_ps(_mm512_set1_ps(one), (__m512)(b), (__m512)(acc))
 #include "qk_float_product.h"
 
 #define CASE(R, V) case R: tile(t, m, 0, R, V); break;

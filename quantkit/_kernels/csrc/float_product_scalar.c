@@ -1,4 +1,8 @@
-/* float32 products, portable: vectors of 4 in the registers that every 64-bit CPU has. */
+/* float32 products, portable. fmaf is a function where the compiler may not take the instruction for granted. */
+#include <math.h>
+
+#define FUSED(acc, one, b) (vector){fmaf(one, (b)[0], (acc)[0]), fmaf(one, (b)[1], (acc)[1]), \
+                                    fmaf(one, (b)[2], (acc)[2]), fmaf(one, (b)[3], (acc)[3])}
 #define TARGET
 #define ISA scalar
 #define LANES 4

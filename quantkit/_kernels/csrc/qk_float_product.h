@@ -1,5 +1,6 @@
-/* float32 rows times a panel, compiled once for each instruction set: include it with TARGET, ISA, LANES (floats a vector)
- * and MOST (rows of a tile) defined. Lanes are columns, each of which adds k after k: the same bits for any LANES. */
+/* float32 rows times a panel, compiled once for each instruction set: include it with TARGET, ISA, LANES (floats a vector),
+ * MOST (rows of a tile) and FUSED(acc, one, b), acc + one * b rounded once, defined. Lanes are columns, each of which adds k
+ * after k: the same bits for any LANES. */
 #include "qk_kernels.h"
 
 #define INLINE TARGET static inline __attribute__((always_inline))
@@ -16,7 +17,7 @@ INLINE void tile(const qk_float_tile *t, int64_t m, int column, int R, int V) {
         for (int r = 0; r < R; r++) {
             const float one = a[r * t->a_stride + k];
 #pragma GCC unroll 8
-            for (int v = 0; v < V; v++) acc[r * V + v] = acc[r * V + v] + one * *(const vector *)(b + LANES * v);
+            for (int v = 0; v < V; v++) acc[r * V + v] = FUSED(acc[r * V + v], one, *(const vector *)(b + LANES * v));
         }
     }
 #pragma GCC unroll 8

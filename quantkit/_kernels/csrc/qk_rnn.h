@@ -5,7 +5,7 @@
  *   pre = (x_t W + b) + h R                                                                          (1)
  *
  * each operation rounded once, in this order. Products of float32 add k = 0, 1, 2, ... one after the other, beginning
- * with 0; those of codes are exact integers, taken to float32 and scaled once by f32(row's scale * column's scale).  */
+ * with 0, each by a fused multiply-add; those of codes are exact integers, taken to float32 and scaled once by f32(row's scale * column's scale).  */
 #ifndef QK_RNN_H
 #define QK_RNN_H
 
