@@ -264,7 +264,7 @@ def activation_functions(names, alpha=(), beta=()):
 
 
 def fused_multiply_add(a, b, c):
-    """a * b + c in float32, rounded once: the product is exact in float64, the sum is rounded there to odd, then to float32.
+    """Of float32, a * b + c rounded once: the product is exact in float64, the sum is rounded there to odd, then again.
 
     (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008.)
     """

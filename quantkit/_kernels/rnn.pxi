@@ -1,5 +1,12 @@
 # Recurrent layers: packed float32 weights, a plan of what a layer does, and one call of the C driver a sequence.
-from libc.math cimport isfinite
+
+# In the order of qk_cell.
+cdef const char *NOT_FINITE[3]
+NOT_FINITE[:] = [
+    b"rnn: weights of codes want finite x and states, got %d values that are NaN or infinite",
+    b"lstm: weights of codes want finite x and states, got %d values that are NaN or infinite",
+    b"gru: weights of codes want finite x and states, got %d values that are NaN or infinite",
+]
 
 
 @cython.final
@@ -69,7 +76,6 @@ cdef class RnnPlan:
     cdef float *memory
     cdef int64_t used, room
     cdef tuple held
-    cdef bint of_codes
 
     def __cinit__(self, str cell not None, tuple reverse not None, tuple w not None, tuple r not None, bias, bias_h, peephole,
                   tuple activations not None, float clip, bint linear_before_reset, bint input_forget):
@@ -93,10 +99,11 @@ cdef class RnnPlan:
         self.call.input = w[0][0].shape[0]
         self.call.directions = count
         self.call.direction = self.directions
-        self.room = count * (n + 4 * hidden + 4 * qk_padded_columns(n))
-        self.memory = <float *>calloc(self.room, 4)
+        self.room = count * (n + 4 * hidden + 4 * qk_padded_columns(n) + 8 * 16)
+        self.memory = <float *>aligned_memory(4 * self.room)
         if self.memory == NULL:
             raise OutOfMemory(f"no memory for the parameters of {n} columns")
+        memset(self.memory, 0, 4 * self.room)
         for d in range(count):
             one = &self.directions[d]
             one.reverse = reverse[d]
@@ -115,7 +122,7 @@ cdef class RnnPlan:
 
     cdef float *take(self, int64_t count) except NULL:
         cdef float *part = self.memory + self.used
-        self.used += count
+        self.used += qk_padded_columns(count)  # each begins on a boundary of a vector
         if self.used > self.room:
             raise InvalidArgument("more parameters than a layer has")
         return part
@@ -140,7 +147,6 @@ cdef class RnnPlan:
             return 0
         if not isinstance(given[0], PackedMatmul) or (<PackedMatmul>given[0]).held.p.data == NULL:
             raise InvalidDType(f"wanted {name} packed, got {type(given[0]).__name__}")
-        self.of_codes = True
         to.codes = &(<PackedMatmul>given[0]).held.p
         to.scale = self.take(padded)
         copy_values("scale", given[1], QK_F32, 1, n, padded, <void *>to.scale)
@@ -224,7 +230,7 @@ cdef class RnnPlan:
                     if not 0 <= c.lengths[i] <= c.seq:
                         raise InvalidArgument(f"wanted sequence_lens from 0 to {c.seq}, got {c.lengths[i]} for row {i}")
             call.run = qk_run_rnn
-            call.fault = b"weights of codes want finite inputs and states, got %d values that are NaN or infinite"
+            call.fault = NOT_FINITE[c.cell]
             perform(&call, (self, operands, kept))
         finally:
             for i in range(6):

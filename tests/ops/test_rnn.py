@@ -270,7 +270,11 @@ REFUSALS = [
     (lambda f: f(X, W, R, layout=2), InvalidArgument, "layout must be 0 or 1, got 2"),
     (lambda f: f(X, W, R, input_forget="x"), InvalidArgument, "input_forget must be 0 or 1, got 'x'"),
     (lambda f: f([[1], [2, 3]], W, R), InvalidDType, "lstm: x cannot be read as an array"),
-    (lambda f: f(BAD, CODES[..., :5], R, w_scale=1.0), InvalidArgument, "finite inputs and states, got 30 values"),
+    (
+        lambda f: f(BAD, CODES[..., :5], R, w_scale=1.0),
+        InvalidArgument,
+        "^lstm: weights .* finite x and states, got 30 values",
+    ),
 ]
 
 

@@ -204,7 +204,7 @@ def test_an_input_that_cannot_be_quantized_is_an_error_at_the_next_wait():
     s = qk.Stream()
     with qk.stream(s):
         y, _ = ops.rnn(np.full((2, 1, 7), np.inf, np.float32), np.ones((1, 6, 7), np.int8), X[:1, :6, :6], w_scale=0.1)
-    with pytest.raises(InvalidArgument, match=r"finite inputs and states, got 14 values.*\nrnn, queued"):
+    with pytest.raises(InvalidArgument, match=r"finite x and states, got 14 values.*\nrnn, queued"):
         np.asarray(y)
 
 

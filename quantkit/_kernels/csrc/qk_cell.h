@@ -11,6 +11,9 @@
 #define INLINE TARGET static inline __attribute__((always_inline))
 #define BLOCK 64 /* values that go through the gates together, in the first-level cache */
 
+/* Whole blocks have loops of a length that the compiler knows. */
+#define WHOLE_OR_NOT(n, run) if ((n) == BLOCK) { run(BLOCK); } else { run(n); }
+
 /* exp(x) of x <= 0; below -87 that of -87. NaN stays. */
 INLINE float exp_negative(float x) {
     x = x < -87.0f ? -87.0f : x;
@@ -79,7 +82,7 @@ INLINE float hard_sigmoid(float x, float alpha, float beta) {
     }                                                     \
     break;
 
-TARGET static void activate(const qk_activation *a, float clip, float *restrict v, int64_t n) {
+INLINE void activate_n(const qk_activation *a, float clip, float *restrict v, int64_t n) {
     const float alpha = a->alpha, beta = a->beta;
     switch (a->kind) {
         case QK_RELU: EACH(x < 0 ? 0.0f : x)
@@ -96,25 +99,41 @@ TARGET static void activate(const qk_activation *a, float clip, float *restrict 
     }
 }
 
-/* The half of a gate, from its value `at` on. */
+TARGET static __attribute__((noinline)) void activate(const qk_activation *a, float clip, float *restrict v, int64_t n) {
+#define RUN(n) activate_n(a, clip, v, n)
+    WHOLE_OR_NOT(n, RUN)
+#undef RUN
+}
+
+/* The half of a gate, its value `at`. */
+INLINE float half_of(const qk_half_gates *h, int64_t at) {
+    return h->real ? h->real[at] : (float)h->sums[at] * (h->row_scale * h->scale[at]);
+}
+
 INLINE void half_gates(const qk_half_gates *h, int64_t at, int64_t n, float *restrict v) {
-    if (h->real) {
-        memcpy(v, h->real + at, (size_t)n * 4);
-        return;
-    }
-    const int32_t *sums = h->sums + at;
-    const float *scale = h->scale + at, row = h->row_scale;
-    for (int64_t i = 0; i < n; i++) v[i] = (float)sums[i] * (row * scale[i]);
+    for (int64_t i = 0; i < n; i++) v[i] = half_of(h, at + i);
+}
+
+/* (1), from value `first` on. Loops of their own for the two usual cases. */
+INLINE void gate_n(const qk_half_gates *x, const qk_half_gates *h, const float *bias, int64_t first, int64_t n,
+                   float *restrict v) {
+    const qk_half_gates xs = *x, hs = *h; /* copies, which the stores cannot change */
+    if (xs.real && hs.real)
+        for (int64_t i = 0; i < n; i++) v[i] = (xs.real[first + i] + bias[i]) + hs.real[first + i];
+    else if (!xs.real && !hs.real)
+        for (int64_t i = 0; i < n; i++)
+            v[i] = ((float)xs.sums[first + i] * (xs.row_scale * xs.scale[first + i]) + bias[i]) +
+                   (float)hs.sums[first + i] * (hs.row_scale * hs.scale[first + i]);
+    else
+        for (int64_t i = 0; i < n; i++) v[i] = (half_of(&xs, first + i) + bias[i]) + half_of(&hs, first + i);
 }
 
 /* (1) for values [at, at + n) of gate g. */
-TARGET static void gate(const qk_cell_step *s, int64_t g, int64_t at, int64_t n, float *restrict v) {
-    float h[BLOCK];
+TARGET static __attribute__((noinline)) void gate(const qk_cell_step *s, int64_t g, int64_t at, int64_t n, float *restrict v) {
     const int64_t first = g * s->hidden + at;
-    half_gates(&s->x, first, n, v);
-    half_gates(&s->h, first, n, h);
-    const float *bias = s->bias + first;
-    for (int64_t i = 0; i < n; i++) v[i] = (v[i] + bias[i]) + h[i];
+#define RUN(n) gate_n(&s->x, &s->h, s->bias + first, first, n, v)
+    WHOLE_OR_NOT(n, RUN)
+#undef RUN
 }
 
 #define BLOCKS(s)                                                                                 \
@@ -130,33 +149,39 @@ TARGET void NAME(cell_rnn, ISA)(const qk_cell_step *s) {
     }
 }
 
+INLINE void lstm_n(const qk_cell_step *s, int64_t at, int64_t n) {
+    _Alignas(64) float in[BLOCK], out[BLOCK], forget[BLOCK], new[BLOCK];
+    float *restrict c = s->cell + at, *restrict h = s->state + at;
+    const float *peephole = s->peephole ? s->peephole + at : NULL;
+    gate(s, 0, at, n, in);
+    if (peephole)
+        for (int64_t i = 0; i < n; i++) in[i] = in[i] + peephole[i] * c[i];
+    activate(&s->activation[0], s->clip, in, n);
+    if (s->input_forget) {
+        for (int64_t i = 0; i < n; i++) forget[i] = 1.0f - in[i];
+    } else {
+        gate(s, 2, at, n, forget);
+        if (peephole)
+            for (int64_t i = 0; i < n; i++) forget[i] = forget[i] + peephole[2 * s->hidden + i] * c[i];
+        activate(&s->activation[0], s->clip, forget, n);
+    }
+    gate(s, 3, at, n, new);
+    activate(&s->activation[1], s->clip, new, n);
+    for (int64_t i = 0; i < n; i++) c[i] = forget[i] * c[i] + in[i] * new[i];
+    gate(s, 1, at, n, out);
+    if (peephole)
+        for (int64_t i = 0; i < n; i++) out[i] = out[i] + peephole[s->hidden + i] * c[i];
+    activate(&s->activation[0], s->clip, out, n);
+    memcpy(new, c, (size_t)n * 4);
+    activate(&s->activation[2], INFINITY, new, n); /* the state is not clipped, as in onnxruntime */
+    for (int64_t i = 0; i < n; i++) h[i] = out[i] * new[i];
+}
+
 TARGET void NAME(cell_lstm, ISA)(const qk_cell_step *s) {
     BLOCKS(s) {
-        _Alignas(64) float in[BLOCK], out[BLOCK], forget[BLOCK], new[BLOCK];
-        float *restrict c = s->cell + at, *restrict h = s->state + at;
-        const float *peephole = s->peephole ? s->peephole + at : NULL;
-        gate(s, 0, at, n, in);
-        if (peephole)
-            for (int64_t i = 0; i < n; i++) in[i] = in[i] + peephole[i] * c[i];
-        activate(&s->activation[0], s->clip, in, n);
-        if (s->input_forget) {
-            for (int64_t i = 0; i < n; i++) forget[i] = 1.0f - in[i];
-        } else {
-            gate(s, 2, at, n, forget);
-            if (peephole)
-                for (int64_t i = 0; i < n; i++) forget[i] = forget[i] + peephole[2 * s->hidden + i] * c[i];
-            activate(&s->activation[0], s->clip, forget, n);
-        }
-        gate(s, 3, at, n, new);
-        activate(&s->activation[1], s->clip, new, n);
-        for (int64_t i = 0; i < n; i++) c[i] = forget[i] * c[i] + in[i] * new[i];
-        gate(s, 1, at, n, out);
-        if (peephole)
-            for (int64_t i = 0; i < n; i++) out[i] = out[i] + peephole[s->hidden + i] * c[i];
-        activate(&s->activation[0], s->clip, out, n);
-        memcpy(new, c, (size_t)n * 4);
-        activate(&s->activation[2], INFINITY, new, n); /* the state is not clipped, as in onnxruntime */
-        for (int64_t i = 0; i < n; i++) h[i] = out[i] * new[i];
+#define RUN(n) lstm_n(s, at, n)
+        WHOLE_OR_NOT(n, RUN)
+#undef RUN
     }
 }
 
