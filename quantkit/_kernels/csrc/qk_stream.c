@@ -165,27 +165,6 @@ static void sleep_on(qk_stream *s) {
     s->asleep = 0;
 }
 
-static qk_task *unfinished_dependency(const qk_task *t) {
-    for (int i = 0; i < t->after_count; i++) {
-        qk_task *found = qk_task_unfinished(t->after[i].task);
-        if (found) return found;
-    }
-    return NULL;
-}
-
-static qk_state run_task(qk_task *t) {
-    if (t->run_owner) return t->run_owner(t->owner);
-    for (int i = 0; i < t->call_count; i++) {
-        const int status = t->calls[i].run(&t->calls[i]);
-        if (status) {
-            t->status = status;
-            t->fault = t->calls[i].fault;
-            return QK_FAILED;
-        }
-    }
-    return QK_DONE;
-}
-
 /* Ask for finished tasks to be taken, of which there are some. */
 static void tell_finished(void) {
     if (!all.finished) return;
@@ -205,7 +184,7 @@ static void run_head(qk_stream *s, qk_task *t) {
         const unsigned generation = s->generation;
         pthread_mutex_unlock(&qk_tasks);
         qk_task_running = t;
-        state = run_task(t);
+        state = qk_task_run(t);
         qk_task_running = NULL;
         pthread_mutex_lock(&qk_tasks);
         if (generation != all.generation) return; /* forked meanwhile, and this is the child: the task is over */
@@ -224,7 +203,7 @@ static void *work(void *argument) {
     const unsigned generation = s->generation;
     int told = 0; /* that tasks are over, since the last of this worker was */
     while (generation == all.generation) {
-        qk_task *t = s->head, *first = t ? unfinished_dependency(t) : NULL;
+        qk_task *t = s->head, *first = t ? qk_task_unfinished_dependency(t) : NULL;
         if (t && !first) {
             run_head(s, t);
             told = 0;

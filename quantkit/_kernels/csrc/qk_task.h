@@ -60,11 +60,19 @@ void qk_task_end(qk_task *task, qk_state state);
 int qk_task_unref_locked(qk_task *task);
 void qk_task_watch(qk_task *task, qk_waiter *waiter);
 void qk_task_unwatch(qk_task *task, qk_waiter *waiter);
-/* The task that whoever comes after this one must wait for now, or NULL. */
+/* The task that whoever comes after this one must wait for now, or NULL; and what the task itself must wait for. */
 qk_task *qk_task_unfinished(qk_task *task);
+qk_task *qk_task_unfinished_dependency(const qk_task *task);
 /* Find what a task must wait for, and enter it in the hazards; -1 without memory, with nothing entered. */
 int qk_task_order(qk_task *task, const qk_access *accesses, int count);
 /* The task, with a new reference, to which it is owed that what this one reads does not exist; or NULL. */
 qk_task *qk_task_poison(const qk_task *task);
+
+/* Without the lock: */
+qk_state qk_task_run(qk_task *task); /* all of its calls, or its owner */
+int qk_task_unref_unless_last(qk_task *task); /* whether it was not, and is dropped */
+/* Room for `count` elements where there were `had` in the task itself (`own`) or in memory of their own; NULL without
+ * memory. */
+void *qk_task_grow(void *array, const void *own, int had, int count, size_t size);
 
 #endif
