@@ -36,7 +36,8 @@ def test_equal_to_the_serial_result_without_hang_or_leak(seed):
 def compiled(folder, *flags):
     """The program of stress.c, or None where it cannot be built or run with these flags."""
     program = folder / "stress"
-    files = [HERE / "stress.c", *(SOURCES / f"{name}.c" for name in ("qk_stream", "qk_task", "qk_task_order", "qk_pool"))]
+    names = ("qk_stream", "qk_task", "qk_task_order", "qk_pool")
+    files = [HERE / "stress.c", *(SOURCES / f"{name}.c" for name in names)]
     compiler = shutil.which(os.environ.get("CC", "cc"))
     if compiler is None:
         return None
