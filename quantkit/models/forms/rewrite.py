@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from quantkit.graph import Graph, Model, Node
 from quantkit.graph.fold import tidy
@@ -13,7 +13,7 @@ from quantkit.models.forms.qdq import rewrite_qdq
 from quantkit.models.forms.qoperator import rewrite_qoperator
 from quantkit.models.forms.weight_only import RECURRENT, WeightOnlyWriter, weight_problem
 from quantkit.models.passes.bias import merge_bias, split_all
-from quantkit.models.passes.channel_groups import find_groups
+from quantkit.models.passes.channel_groups import ChannelGroup, find_groups
 from quantkit.models.passes.equalize import equalize
 from quantkit.models.planning.decisions import NodePlan, Plan
 from quantkit.models.planning.plan import Planner
@@ -30,6 +30,7 @@ def quantize_static(
     target: str,
     *,
     in_float: Mapping[Node, str] | None = None,
+    bare: Collection[Node] = (),
     equalized: bool = True,
     within_pairs: bool = False,
 ) -> tuple[Decisions, dict[Graph, Plan]]:
@@ -45,6 +46,8 @@ def quantize_static(
     target : {"onnxruntime", "portable"}
     in_float : mapping of Node to str, optional
         Nodes that compute in float, and why; their weights are stored in int8.
+    bare : collection of Node, optional
+        Those of them whose weights stay float, too.
     equalized : bool
         Whether channels of an activation are given like ranges first.
     within_pairs : bool
@@ -61,14 +64,15 @@ def quantize_static(
     for graph in list(model.graph.walk()):
         calibration = seen[graph]
         if equalized:
-            equalize(graph, find_groups(graph, set(left)), calibration)
+            equalize(graph, _worth_equalizing(graph, excluded, left), calibration)
         merged = merge_bias(graph, set(left))
         plan = plans[graph] = Planner(graph, calibration, left, within_pairs=within_pairs).make()
         never_run = graph.parent is not None and not calibration.batches
         if never_run:
             plan.nodes.update({n: NodePlan("float", "its branch was never taken in calibration") for n in graph.nodes})
         dynamic = DynamicWriter(graph, within_pairs=within_pairs)
-        _store_remaining(graph, plan.nodes, left, excluded, target, dynamic, WeightOnlyWriter(graph, calibration))
+        kept = {*excluded, *bare}
+        _store_remaining(graph, plan.nodes, left, kept, target, dynamic, WeightOnlyWriter(graph, calibration))
         rewrite_qdq(graph, plan, calibration, within_pairs=within_pairs)
         for add, product in merged.items():
             plan.nodes[add] = NodePlan(plan.nodes[product].decision, f"bias of {product!r}")
@@ -79,18 +83,27 @@ def quantize_static(
     return decisions, plans
 
 
+def _worth_equalizing(graph: Graph, excluded: Collection[Node], left: Collection[Node]) -> list[ChannelGroup]:
+    """Return the groups that something computes in int8 with: what is left float reads equal channels just as well."""
+    return [
+        group
+        for group in find_groups(graph, set(excluded))
+        if any(node not in left for node in (*group.producers, *group.consumers))
+    ]
+
+
 def _store_remaining(
     graph: Graph,
     decisions: Decisions,
     left: Mapping[Node, str],
-    excluded: Mapping[Node, str],
+    kept: Collection[Node],
     target: str,
     dynamic: DynamicWriter,
     writer: WeightOnlyWriter,
 ) -> None:
     """Give nodes that compute in float int8 weights, which costs nothing at run time."""
     for node in graph.sorted_nodes():
-        if not weight_inputs(node) or node in excluded or decisions[node].decision != "float":
+        if not weight_inputs(node) or node in kept or decisions[node].decision != "float":
             continue
         if node.is_op(*RECURRENT) and node not in left:
             problem = dynamic_problem(graph, node, target)

@@ -31,10 +31,11 @@ def by_time(costs: Costs, chosen: np.ndarray, why: str) -> dict[int, str]:
     return found
 
 
-def by_outputs(noise: float, base: float, why: str, nodes: int) -> str:
-    """Return why `nodes` stay float: what the worst output has with them float, and in int8."""
+def by_outputs(noises: np.ndarray, outputs: int, base: float, why: str, nodes: int) -> str:
+    """Return why `nodes` stay float: what is left of the worst output with nothing in int8 but them."""
     there = "it" if nodes == 1 else f"these {nodes} nodes"
-    return f"{why}, {decibels(base):.1f} dB with {there} in int8 instead of {decibels(noise):.1f}"
+    alone = float(np.max(noises[:outputs], initial=0.0))
+    return f"{why}, {decibels(alone):.1f} dB with {there} alone in int8, {decibels(base):.1f} with everything"
 
 
 def effect(noise: float, base: float) -> str:

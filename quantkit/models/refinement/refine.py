@@ -2,8 +2,7 @@
 
 No rule about ranges or channels is best for every model, and the error of one layer says little about the error of the
 outputs; so the outputs themselves decide, on samples of the calibration set. Equalization is tried with and without.
-Where the best still falls short, the blocks of the model that cost the outputs most are left float, as long as most of
-the weights and of the arithmetic stay int8.
+Where the best still falls short, the parts of the model that cost the outputs most are left float; see `parts.py`.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -24,6 +23,8 @@ from quantkit.models.forms.rewrite import quantize_static
 from quantkit.models.inputs import Feed
 from quantkit.models.planning.decisions import Plan
 from quantkit.models.refinement.costs import borders, crossings, node_costs, promising
+from quantkit.models.refinement.judge import Array, Judge
+from quantkit.models.refinement.parts import Part, choose_float, measure_parts
 from quantkit.models.refinement.reasons import by_outputs, by_time, decibels, effect
 from quantkit.models.refinement.speed import SLACK, Costs, assignments, attribute, is_slower, losses
 from quantkit.models.report.account import Account
@@ -31,20 +32,19 @@ from quantkit.models.report.report import BlockCost, NodeRecord, Report
 from quantkit.models.runtime import Session, open_session
 from quantkit.models.verification.execution import node_times
 from quantkit.models.verification.latency import Latency, best_clock, interleave
+from quantkit.models.verification.output_classes import class_axes
 from quantkit.text import counted
 
-# Noise over signal of the worst output that is good enough: 22 dB on these few samples, so that others keep 20.
-_GOOD = 10**-2.2
 _PROBES = 8
 _PROBE_BYTES = 64 << 20
 # Beyond this a model is not built again and again.
 _MAX_BYTES = 256 << 20
 # Beyond this its blocks are not tried one by one: by size and not by time, so that results do not vary.
 _MAX_BLOCK_BYTES = 64 << 20
-_BLOCKS = 10
 _LEAST_WEIGHT_SHARE = 0.75
 _LEAST_MAC_SHARE = 0.6
-_WORTH = 0.9  # a block must lower the noise to this
+_WORTH = 0.9  # what leaving parts float must lower the noise to
+_TRIALS = 6
 _TIMING_SECONDS = 0.6
 # Shares of the weights to keep in int8, tried in this order until the model is faster than float.
 _WEIGHT_SHARES = (0.97, 0.9, _LEAST_WEIGHT_SHARE)
@@ -70,6 +70,10 @@ class Candidate:
     plans : list of (Plan, Calibration)
     noise : float
         Noise over signal of the worst output; inf where the model does not run.
+    noises : ndarray
+        The same of every output and of every slice that matters.
+    score : float
+        The most that one of these is of what is good enough; at most 1 is good enough.
     label : str
     equalized : bool
     left_float : dict of int to str
@@ -80,6 +84,8 @@ class Candidate:
     records: list[NodeRecord]
     plans: list[tuple[Plan, Calibration]]
     noise: float = np.inf
+    noises: Array = field(default_factory=lambda: np.zeros(0))
+    score: float = np.inf
     label: str = ""
     equalized: bool = True
     left_float: dict[int, str] = field(default_factory=dict)
@@ -116,9 +122,17 @@ class Refiner:
         self._probes: list[tuple[Feed, list[Any]]] = []
         self._names = [node.title for node in nodes]
         self.blocks: list[BlockCost] = []
+        self._judge = Judge([])
+        walked = {node: i for i, node in enumerate(n for graph in model.graph.walk() for n in graph.sorted_nodes())}
+        self._record_of = [walked[node] for node in nodes]
 
-    def make(self, *, equalized: bool, left_float: Mapping[int, str] | None = None) -> Candidate:
-        """Quantize a copy of the model; nodes `left_float`, by position, stay float for the reasons given."""
+    def make(
+        self, *, equalized: bool, left_float: Mapping[int, str] | None = None, bare: Iterable[int] = ()
+    ) -> Candidate:
+        """Quantize a copy of the model.
+
+        Nodes `left_float`, by position, stay float for the reasons given; those of them in `bare` with their weights.
+        """
         model = Model(self._proto, self._tensors)
         graphs = _graphs(model)
         seen = {graph: copy.deepcopy(found) for graph, found in zip(graphs, self._seen, strict=True)}
@@ -134,6 +148,7 @@ class Refiner:
             self._form,
             self._target,
             in_float=in_float,
+            bare={nodes[i] for i in bare},
             equalized=equalized,
             within_pairs=self._within_pairs,
         )
@@ -151,10 +166,10 @@ class Refiner:
         plain.label = "channels as they are"
         for candidate in (first, plain):
             self._measure(candidate)
-        best = min(first, plain, key=lambda c: c.noise)
+        best = min(first, plain, key=lambda c: c.score)
         small = tensor_bytes(self._proto) <= _MAX_BLOCK_BYTES
-        if small and best.noise > _GOOD and np.isfinite(best.noise):
-            best = self._leave_blocks_float(best, tell)
+        if small and 1 < best.score < np.inf:
+            best = self._leave_float(best, tell)
         return best
 
     def _take_probes(self, float_model: Any, feeds: Iterable[Feed]) -> None:
@@ -165,6 +180,9 @@ class Refiner:
             size += sum(np.asarray(value).nbytes for value in feed.values())
             if size > _PROBE_BYTES:
                 break
+        axes = class_axes(float_model)
+        by_position = {i: axes[name] for i, name in enumerate(session.outputs) if name in axes}
+        self._judge = Judge([expected for _, expected in self._probes], session.output_shapes, by_position)
 
     def _measure(self, candidate: Candidate) -> None:
         try:
@@ -172,7 +190,9 @@ class Refiner:
             results = [session.run({spec.name: feed[spec.name] for spec in session.inputs}) for feed, _ in self._probes]
         except ModelError:
             return
-        candidate.noise = _worst_noise([expected for _, expected in self._probes], results)
+        candidate.noises = self._judge.noises(results)
+        candidate.noise = float(np.max(candidate.noises[: self._judge.outputs], initial=0.0))
+        candidate.score = float(np.max(candidate.noises / self._judge.goals, initial=0.0))
 
     def balanced(self, base: Candidate) -> Candidate:
         """Return `base`, or where it should take longer than float, one that leaves in float what int8 makes slower.
@@ -190,7 +210,7 @@ class Refiner:
             if not any(record.decision == "static" for record in found.records):
                 continue
             self._measure(found)
-            if found.noise <= max(_GOOD, base.noise * 1.5):
+            if found.score <= max(1.0, base.score * 1.5):
                 found.label = f"{base.label}, float where int8 costs more"
                 _explain(found, base)
                 return found
@@ -238,7 +258,7 @@ class Refiner:
             if not any(record.decision in ("static", "dynamic", "weight_only") for record in found.records):
                 continue
             self._measure(found)
-            timed = self._time(session, found, feed) if found.noise <= max(_GOOD, base.noise * 1.5) else None
+            timed = self._time(session, found, feed) if found.score <= max(1.0, base.score * 1.5) else None
             if timed is None or timed.int8_ms / timed.float_ms >= least:
                 continue
             best, least = found, timed.int8_ms / timed.float_ms
@@ -295,39 +315,65 @@ class Refiner:
             both[0], both[1], borders(nodes, self._seen), weight
         ), lambda i: f"{nodes[i].op_type} {nodes[i].name!r}"
 
-    def _leave_blocks_float(self, base: Candidate, tell: Callable[[int, int], None]) -> Candidate:
-        """Leave those blocks float that lower the noise most, best first."""
-        edges = np.linspace(0, self.count, _BLOCKS + 1).astype(int)
-        blocks = [range(a, b) for a, b in pairwise(edges) if b > a]
-        singles: list[tuple[float, int]] = []
-        costs: list[tuple[float, int]] = []
-        for i, block in enumerate(blocks):
-            tell(i, len(blocks))
-            found = self.make(equalized=base.equalized, left_float=dict.fromkeys(block, _ROUNDING))
+    def _leave_float(self, base: Candidate, tell: Callable[[int, int], None]) -> Candidate:
+        """Leave those parts float that cost the outputs most, until these are good enough."""
+        computing = ("static", "dynamic")
+        starts = [i for i, r in enumerate(self._in_order(base)) if r.decision in computing and r.weight_elements]
+        if not starts:
+            return base
+
+        def alone(first: int, end: int) -> Array:
+            rest = [i for i in range(self.count) if not first <= i < end]
+            found = self.make(equalized=base.equalized, left_float=dict.fromkeys(rest, _ROUNDING), bare=rest)
             self._measure(found)
-            costs.append((found.noise, i))
-            if _within(found):
-                singles.append((found.noise, i))
-        alone = {i: by_outputs(noise, base.noise, _ROUNDING, len(blocks[i])) for noise, i in costs}
-        best, chosen = base, set[int]()
-        for noise, i in sorted(singles):
-            if best.noise <= _GOOD or noise > _WORTH * base.noise:
-                break
-            trial = chosen | {i}
-            left = {n: alone[b] for b in sorted(trial) for n in blocks[b]}
-            found = self.make(equalized=base.equalized, left_float=left)
-            if not _within(found):
-                continue
-            self._measure(found)
-            if found.noise <= _WORTH * best.noise:
-                best, chosen = found, trial
-                best.label = f"{base.label}, {len(trial)} of {len(blocks)} blocks float"
-        for noise, i in sorted(costs):
-            if noise < base.noise:
-                first, last = self._names[blocks[i][0]], self._names[blocks[i][-1]]
-                cost = BlockCost(first, last, len(blocks[i]), decibels(noise), decibels(base.noise), i in chosen)
-                self.blocks.append(cost)
+            return found.noises
+
+        parts = measure_parts(starts, self.count, self._judge.goals, alone, tell)
+        whole = max(1, sum(r.macs or 0 for r in base.records))
+        records = self._in_order(base)
+        macs = np.array([sum(r.macs or 0 for r in records[p.first : p.end]) / whole for p in parts])
+        best, chosen = self._chosen_float(base, parts, macs)
+        for i, part in enumerate(parts):
+            names = self._names[part.first], self._names[part.end - 1]
+            noise = float(np.max(part.noises[: self._judge.outputs], initial=0.0))
+            cost = BlockCost(*names, part.end - part.first, decibels(noise), decibels(base.noise), i in chosen)
+            self.blocks.append(cost)
+        self.blocks.sort(key=lambda block: block.sqnr_db)
         return best
+
+    def _chosen_float(self, base: Candidate, parts: list[Part], macs: Array) -> tuple[Candidate, set[int]]:
+        everything = self.make(equalized=base.equalized, left_float=dict.fromkeys(range(self.count), _ROUNDING))
+        self._measure(everything)
+        # As much as it takes where float arithmetic mends the outputs; else most of the arithmetic stays int8.
+        most = 1.0 if everything.score <= 1 else 1 - _LEAST_MAC_SHARE
+        goals = np.maximum(self._judge.goals, everything.noises)
+        best, chosen, last = base, set[int](), set[int]()
+        total = np.sum([part.noises for part in parts], axis=0)
+        factors = np.clip(base.noises / np.maximum(total, 1e-30), 0.1, 10)
+        for _ in range(_TRIALS):
+            trial = choose_float(parts, last, factors, goals, macs, most)
+            if trial == last:
+                break
+            left = {
+                n: by_outputs(parts[i].noises, self._judge.outputs, base.noise, _ROUNDING, parts[i].end - parts[i].first)
+                for i in sorted(trial)
+                for n in range(parts[i].first, parts[i].end)
+            }
+            found = self.make(equalized=base.equalized, left_float=left)
+            self._measure(found)
+            last = trial
+            if found.score <= _WORTH * best.score:
+                best, chosen = found, trial
+                best.label = f"{base.label}, {len(trial)} of {len(parts)} parts float"
+            if found.score <= 1:
+                break
+            rest = np.sum([part.noises for i, part in enumerate(parts) if i not in trial], axis=0)
+            factors = np.clip(found.noises / np.maximum(rest, 1e-30), 0.1, 1e3)
+        return best, chosen
+
+    def _in_order(self, candidate: Candidate) -> list[NodeRecord]:
+        """Return its records in the order of positions."""
+        return [candidate.records[i] for i in self._record_of]
 
 
 def _explain(found: Candidate, base: Candidate) -> None:
@@ -338,33 +384,9 @@ def _explain(found: Candidate, base: Candidate) -> None:
     found.records = [replace(r, reason=r.reason + words) if r.reason in new else r for r in found.records]
 
 
-def _within(candidate: Candidate) -> bool:
-    weights, macs = candidate.shares
-    return weights >= _LEAST_WEIGHT_SHARE and macs >= _LEAST_MAC_SHARE
-
-
 def _graphs(model: Model) -> list[Graph]:
     """Return the graphs of a model in an order that survives writing and reading it."""
     found = [model.graph]
     for graph in found:
         found.extend(body for node in graph.sorted_nodes() for body in node.bodies.values())
     return found
-
-
-def _worst_noise(expected: list[list[Any]], got: list[list[Any]]) -> float:
-    """Return noise over signal of the worst float output, over all runs."""
-    worst = 0.0
-    for i in range(len(expected[0]) if expected else 0):
-        noise = signal = 0.0
-        for a, b in zip(expected, got, strict=True):
-            x, y = np.asarray(a[i]), np.asarray(b[i])
-            if x.dtype.kind != "f" or x.shape != y.shape:
-                continue
-            finite = np.isfinite(x)
-            x, y = x[finite].astype(np.float64), y[finite].astype(np.float64)
-            with np.errstate(over="ignore", invalid="ignore"):
-                signal += float(np.sum(x**2))
-                noise += float(np.sum(np.nan_to_num(x - y, nan=np.inf, posinf=np.inf, neginf=np.inf) ** 2))
-        if signal:
-            worst = max(worst, noise / signal if np.isfinite(noise) else np.inf)
-    return worst

@@ -33,6 +33,13 @@ def channel_axis(rank: int, declared: list[Any] | None, class_axis: int | None) 
     return rank - 1 if fixed[rank - 1] and not fixed[1] else 1
 
 
+def slices_that_matter(low: NDArray[np.float64], high: NDArray[np.float64], *, among_classes: bool) -> NDArray[np.intp]:
+    """Return the indices of the slices whose peak is large enough beside the output's to be looked at."""
+    peak = np.maximum(-low, high)
+    share = _MATTERS_AMONG_CLASSES if among_classes else _MATTERS
+    return np.flatnonzero((peak >= share * peak.max(initial=0.0)) & (peak > 0))
+
+
 class OutputComparison:
     """Running comparison of one output.
 
@@ -146,9 +153,7 @@ class OutputComparison:
         if self._slices is None or self._axis is None or self._slices.shape[1] < 2:
             return None
         signal, noise, low, high = self._slices
-        peak = np.maximum(-low, high)
-        share = _MATTERS if self._class_axis is None else _MATTERS_AMONG_CLASSES
-        eligible = np.flatnonzero((peak >= share * peak.max()) & (peak > 0))
+        eligible = slices_that_matter(low, high, among_classes=self._class_axis is not None)
         if not eligible.size:
             return None
         levels = [sqnr_db(float(signal[i]), float(noise[i])) for i in eligible]
