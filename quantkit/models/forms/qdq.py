@@ -17,6 +17,7 @@ from quantkit.models.forms.rounding import as_rows, round_weight
 from quantkit.models.forms.saturation import quantize_for
 from quantkit.models.forms.weights import Array, QuantizedWeight, least_scale, quantize_bias, tap_use
 from quantkit.models.passes.bias import split_all, split_bias
+from quantkit.models.passes.gates import gate_offset
 from quantkit.models.planning.decisions import Plan, constant_qparams
 from quantkit.qparams import QParams
 
@@ -259,6 +260,9 @@ class QdqWriter:
         values: Array = np.zeros(1) if not name else self.graph.array(name).astype(np.float64)
         if shift is not None:
             values = values - shift
+        gate = self._free_gate_of(node)
+        if gate is not None:
+            values = values + gate_offset(gate)
         name = name or f"{node.outputs[0]}_bias"
         found = quantize_bias(values, x_scale, weight.scale)
         if found is None:
@@ -267,6 +271,11 @@ class QdqWriter:
         stored = self.emit.constant(codes, f"{name}_q")
         output = self.emit.fresh(f"{name}_dq")
         return self.emit.dequantize(stored, output, QParams(scale, 0, 0), node, np.int32)
+
+    def _free_gate_of(self, node: Node) -> Node | None:
+        """Return the HardSigmoid whose codes are those of this node's output."""
+        reader = self.graph.only_consumer(node.outputs[0])
+        return reader if reader in self.plan.rescaled and reader is not None and reader.is_op("HardSigmoid") else None
 
     def _write_hard_sigmoid(self, node: Node) -> None:
         """clip(alpha * x + beta, 0, 1): the factor is a scale, the bounds are the output's range."""

@@ -4,6 +4,9 @@ To the nearest code is best for each weight alone, not for their sum: inputs are
 can be made good by those that are rounded after it. That is the least-squares rounding of Optimal Brain Quantization
 and GPTQ: columns are rounded one after the other, each error spread over the columns still open, as the second moments
 of the inputs (`Moments`) say. It is in closed form and involves no chance.
+
+A weight that is zero stays zero: zeros are structure. A filter bank of a spectrum, say, reads a few bins each, and
+what is strong elsewhere must not leak into a weak band, whatever the calibration samples had there.
 """
 
 from __future__ import annotations
@@ -121,6 +124,7 @@ def _factor(matrix: Array, damping: float) -> tuple[Array, Array] | None:
 def _round(values: Array, steps: Array, upper: Array) -> Array:
     """Round [blocks, outputs, columns] in the order of the columns; `values` is used up."""
     depth = values.shape[2]
+    empty = values == 0
     codes = np.empty(values.shape, np.int8)
     for start in range(0, depth, _COLUMNS):
         end = min(start + _COLUMNS, depth)
@@ -128,6 +132,7 @@ def _round(values: Array, steps: Array, upper: Array) -> Array:
         errors = np.empty(here.shape)
         for j in range(end - start):
             rounded = np.clip(np.rint(here[j] / steps), -QMAX, QMAX)
+            rounded[empty[:, :, start + j]] = 0
             codes[:, :, start + j] = rounded
             row = upper[:, start + j, start + j : end]
             errors[j] = (here[j] - rounded * steps) / row[:, :1]

@@ -91,10 +91,19 @@ def gate_input_qparams(node: Node) -> QParams:
     """Return the parameters under which the codes of a HardSigmoid's input are those of its output.
 
     clip(alpha * x + beta, 0, 1) in steps of 1/255 is x in steps of 1 / (255 * alpha) from zero point 255 * beta on,
-    saturated where uint8 ends. Where that zero point is no integer, the gate is off by up to half a step.
+    saturated where uint8 ends. Where that zero point is no integer, see `gate_offset`.
     """
     alpha, beta = node.get("alpha", 0.2), node.get("beta", 0.5)
     return QParams(1 / (255 * alpha), round(255 * beta))
+
+
+def gate_offset(node: Node) -> float:
+    """Return what to add to a HardSigmoid's input so that its codes are those of the gate though codes are integers.
+
+    A zero point is: up to half a step lies between it and 255 * beta.
+    """
+    params = gate_input_qparams(node)
+    return (255 * node.get("beta", 0.5) - float(params.zero_point)) * float(params.scale)
 
 
 def saturation(node: Node) -> tuple[float, float] | None:

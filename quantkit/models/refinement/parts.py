@@ -8,6 +8,7 @@ parts are left or the measurements are used up.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +35,11 @@ class Part:
 
 
 def measure_parts(
-    starts: Sequence[int], count: int, goals: Array, alone: Callable[[int, int], Array], tell: Callable[[int, int], None]
+    starts: Sequence[int],
+    count: int,
+    goals: Array,
+    alone: Callable[[int, int], Array],
+    tell: Callable[[int, int], None],
 ) -> list[Part]:
     """Measure parts of a model.
 
@@ -62,7 +67,7 @@ def measure_parts(
         return a, b, Part(edges[a], edges[b], alone(edges[a], edges[b]))
 
     cuts = np.unique(np.linspace(0, units, _STRETCHES + 1).astype(int)).tolist()
-    found = [measure(a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    found = [measure(a, b) for a, b in itertools.pairwise(cuts)]
     while done + 2 <= _MEASUREMENTS:
         wide = [item for item in found if item[1] - item[0] > 1 and _weight(item[2], goals) > _MATTERS]
         if not wide:
@@ -77,6 +82,13 @@ def measure_parts(
 
 def _weight(part: Part, goals: Array) -> float:
     return float(np.max(part.noises / goals, initial=0.0))
+
+
+def factors_of(parts: Sequence[Part], in_float: set[int], noises: Array) -> Array:
+    """Return what the sum of the parts that are not in float has to be multiplied by to give the measured noises."""
+    total = np.sum([part.noises for i, part in enumerate(parts) if i not in in_float], axis=0)
+    found: Array = np.clip(noises / np.maximum(total, 1e-30), 0.1, 1e3)
+    return found
 
 
 def choose_float(
@@ -97,18 +109,28 @@ def choose_float(
     most : float
         Share that may be float.
     """
-    chosen = set(chosen)
+    before, chosen = chosen, set(chosen)
     noises = np.array([part.noises * factors for part in parts])
     noises = np.minimum(np.nan_to_num(noises, posinf=1e30), 1e30)
-    while True:
-        left = [i for i in range(len(parts)) if i not in chosen]
-        ratio = noises[left].sum(axis=0) / goals
-        if not left or np.max(ratio, initial=0.0) <= 1:
-            return chosen
+
+    def ratios(in_float: set[int]) -> Array:
+        ratio: Array = noises[[i for i in range(len(parts)) if i not in in_float]].sum(axis=0) / goals
+        return ratio
+
+    while len(chosen) < len(parts):
+        ratio = ratios(chosen)
+        if np.max(ratio, initial=0.0) <= 1:
+            break
         worst = int(np.argmax(ratio))
+        left = [i for i in range(len(parts)) if i not in chosen]
         # What hardly lowers the worst one is worth nothing, however cheap.
         enough = 0.05 * noises[left, worst].sum()
         fits = [i for i in left if macs[i] + macs[list(chosen)].sum() <= most and noises[i, worst] >= enough]
         if not fits:
             return chosen
         chosen.add(max(fits, key=lambda i: noises[i, worst] / (macs[i] + _EACH)))
+    # Those that came first may have become needless.
+    for i in sorted(chosen - before, key=lambda i: -macs[i]):
+        if np.max(ratios(chosen - {i}), initial=0.0) <= 1:
+            chosen.remove(i)
+    return chosen

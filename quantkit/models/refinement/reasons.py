@@ -8,6 +8,9 @@ from quantkit.models.refinement.speed import Costs
 from quantkit.sqnr import sqnr_db
 from quantkit.text import counted
 
+# The noise that stands for infinite values and NaN, so that sums of it can be compared.
+HOPELESS = 1e12
+
 
 def decibels(noise: float) -> float:
     """Return the SQNR that a noise over signal is."""
@@ -35,6 +38,8 @@ def by_outputs(noises: np.ndarray, outputs: int, base: float, why: str, nodes: i
     """Return why `nodes` stay float: what is left of the worst output with nothing in int8 but them."""
     there = "it" if nodes == 1 else f"these {nodes} nodes"
     alone = float(np.max(noises[:outputs], initial=0.0))
+    if alone >= HOPELESS:
+        return f"{why}, infinite values or NaN with {there} alone in int8"
     return f"{why}, {decibels(alone):.1f} dB with {there} alone in int8, {decibels(base):.1f} with everything"
 
 

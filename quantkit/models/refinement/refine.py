@@ -24,8 +24,8 @@ from quantkit.models.inputs import Feed
 from quantkit.models.planning.decisions import Plan
 from quantkit.models.refinement.costs import borders, crossings, node_costs, promising
 from quantkit.models.refinement.judge import Array, Judge
-from quantkit.models.refinement.parts import Part, choose_float, measure_parts
-from quantkit.models.refinement.reasons import by_outputs, by_time, decibels, effect
+from quantkit.models.refinement.parts import Part, choose_float, factors_of, measure_parts
+from quantkit.models.refinement.reasons import HOPELESS, by_outputs, by_time, decibels, effect
 from quantkit.models.refinement.speed import SLACK, Costs, assignments, attribute, is_slower, losses
 from quantkit.models.report.account import Account
 from quantkit.models.report.report import BlockCost, NodeRecord, Report
@@ -43,7 +43,9 @@ _MAX_BYTES = 256 << 20
 _MAX_BLOCK_BYTES = 64 << 20
 _LEAST_WEIGHT_SHARE = 0.75
 _LEAST_MAC_SHARE = 0.6
-_WORTH = 0.9  # what leaving parts float must lower the noise to
+_WORTH = 0.9  # what leaving parts float must lower the noise of outputs to
+_WORTH_SLICES = 0.5
+_FOR_SLICES = 0.1
 _TRIALS = 6
 _TIMING_SECONDS = 0.6
 # Shares of the weights to keep in int8, tried in this order until the model is faster than float.
@@ -168,7 +170,7 @@ class Refiner:
             self._measure(candidate)
         best = min(first, plain, key=lambda c: c.score)
         small = tensor_bytes(self._proto) <= _MAX_BLOCK_BYTES
-        if small and 1 < best.score < np.inf:
+        if small and best.noises.size and best.score > 1:
             best = self._leave_float(best, tell)
         return best
 
@@ -190,7 +192,7 @@ class Refiner:
             results = [session.run({spec.name: feed[spec.name] for spec in session.inputs}) for feed, _ in self._probes]
         except ModelError:
             return
-        candidate.noises = self._judge.noises(results)
+        candidate.noises = np.minimum(self._judge.noises(results), HOPELESS)
         candidate.noise = float(np.max(candidate.noises[: self._judge.outputs], initial=0.0))
         candidate.score = float(np.max(candidate.noises / self._judge.goals, initial=0.0))
 
@@ -344,32 +346,37 @@ class Refiner:
     def _chosen_float(self, base: Candidate, parts: list[Part], macs: Array) -> tuple[Candidate, set[int]]:
         everything = self.make(equalized=base.equalized, left_float=dict.fromkeys(range(self.count), _ROUNDING))
         self._measure(everything)
-        # As much as it takes where float arithmetic mends the outputs; else most of the arithmetic stays int8.
-        most = 1.0 if everything.score <= 1 else 1 - _LEAST_MAC_SHARE
-        goals = np.maximum(self._judge.goals, everything.noises)
-        best, chosen, last = base, set[int](), set[int]()
-        total = np.sum([part.noises for part in parts], axis=0)
-        factors = np.clip(base.noises / np.maximum(total, 1e-30), 0.1, 10)
-        for _ in range(_TRIALS):
-            trial = choose_float(parts, last, factors, goals, macs, most)
-            if trial == last:
-                break
-            left = {
-                n: by_outputs(parts[i].noises, self._judge.outputs, base.noise, _ROUNDING, parts[i].end - parts[i].first)
-                for i in sorted(trial)
-                for n in range(parts[i].first, parts[i].end)
-            }
-            found = self.make(equalized=base.equalized, left_float=left)
-            self._measure(found)
-            last = trial
-            if found.score <= _WORTH * best.score:
-                best, chosen = found, trial
-                best.label = f"{base.label}, {len(trial)} of {len(parts)} parts float"
-            if found.score <= 1:
-                break
-            rest = np.sum([part.noises for i, part in enumerate(parts) if i not in trial], axis=0)
-            factors = np.clip(found.noises / np.maximum(rest, 1e-30), 0.1, 1e3)
+        best, chosen = base, set[int]()
+        of_outputs = np.arange(len(self._judge.goals)) < self._judge.outputs
+        # What float arithmetic does not mend is no goal. Outputs first, for as much as it takes where it can mend
+        # them; then slices, for a tenth of the arithmetic.
+        whole = np.where(of_outputs, np.maximum(self._judge.goals, everything.noises), np.inf)
+        mended = np.all((everything.noises <= self._judge.goals)[of_outputs])
+        every = np.maximum(self._judge.goals, everything.noises)
+        outputs_first = (whole, 1.0 if mended else 1 - _LEAST_MAC_SHARE, _WORTH)
+        for goals, more, worth in (outputs_first, (every, _FOR_SLICES, _WORTH_SLICES)):
+            most, last, found = float(macs[list(chosen)].sum()) + more, chosen, best
+            for _ in range(_TRIALS):
+                trial = choose_float(parts, last, factors_of(parts, last, found.noises), goals, macs, most)
+                if trial == last:
+                    break
+                found, last = self._with_float(base, parts, trial), trial
+                if np.max(found.noises / goals) <= worth * np.max(best.noises / goals):
+                    best, chosen = found, trial
+                if np.all(found.noises <= goals):
+                    break
         return best, chosen
+
+    def _with_float(self, base: Candidate, parts: list[Part], trial: set[int]) -> Candidate:
+        """Return `base` with these parts in float, measured."""
+        left: dict[int, str] = {}
+        for part in (parts[i] for i in sorted(trial)):
+            why = by_outputs(part.noises, self._judge.outputs, base.noise, _ROUNDING, part.end - part.first)
+            left |= dict.fromkeys(range(part.first, part.end), why)
+        found = self.make(equalized=base.equalized, left_float=left)
+        self._measure(found)
+        found.label = f"{base.label}, {len(trial)} of {len(parts)} parts float"
+        return found
 
     def _in_order(self, candidate: Candidate) -> list[NodeRecord]:
         """Return its records in the order of positions."""

@@ -90,7 +90,7 @@ class TensorRange:
 
 @dataclass(frozen=True)
 class BlockCost:
-    """What a stretch of nodes costs the outputs: everything in int8 but these.
+    """What a part of the model costs the outputs.
 
     Attributes
     ----------
@@ -98,7 +98,7 @@ class BlockCost:
         Names of the first and the last node.
     nodes : int
     sqnr_db, base_db : float
-        Of the worst output on a few calibration samples: with this stretch float, and with nothing left float for it.
+        Of the worst output on a few calibration samples: with this part alone in int8, and with everything.
     left_float : bool
         Whether it was left float in the end.
     """

@@ -158,7 +158,7 @@ def execution_lines(report: Report, most: int = 4) -> list[str]:
 
 
 def why_low(report: Report, most: int = 3) -> list[str]:
-    """Say which stretches of the model cost the outputs most, where one is below 20 dB."""
+    """Say which parts of the model cost the outputs most, where one is below 20 dB."""
     if report.agreement is None:
         return []
     low = [o for o in report.agreement.outputs if o.sqnr_db is not None and o.sqnr_db < LOW_DB]
@@ -167,10 +167,10 @@ def why_low(report: Report, most: int = 3) -> list[str]:
     names = ", ".join(f"{output.name!r} ({decibels(output.sqnr_db)})" for output in low)
     lines = [f"below {LOW_DB:.0f} dB: {names}"]
     for block in report.blocks[:most]:
-        done = "left float" if block.left_float else "float there would help, at the cost of speed and size"
+        done = "left float" if block.left_float else "in int8"
         lines.append(
-            f"  {counted(block.nodes, 'node')} from {block.first!r} to {block.last!r}: the worst output goes from "
-            f"{decibels(block.base_db)} to {decibels(block.sqnr_db)} with them float ({done})"
+            f"  {block.nodes} nodes from {block.first!r} to {block.last!r}: {decibels(block.sqnr_db)} with them alone in "
+            f"int8, {decibels(block.base_db)} with everything ({done})"
         )
     if not report.blocks:
         lines.append("  what its parts cost was not measured: that takes refine, samples and a model of at most 64 MB")

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from quantkit.models.refinement.reasons import by_outputs, by_time, effect
+from quantkit.models.refinement.reasons import HOPELESS, by_outputs, by_time, effect
 from quantkit.models.refinement.speed import Costs
 
 
@@ -24,9 +24,17 @@ def test_int8_from_the_first_node_on_converts_the_input():
 
 @pytest.mark.parametrize(("nodes", "there"), [(1, "it"), (7, "these 7 nodes")])
 def test_a_tenth_is_told_with_what_the_outputs_have(nodes, there):
-    assert by_outputs(1e-2, 10**-1.42, "why", nodes) == f"why, 14.2 dB with {there} in int8 instead of 20.0"
+    assert by_outputs(np.array([1e-2, 1e-3, 1]), 2, 10**-1.42, "why", nodes) == (
+        f"why, 20.0 dB with {there} alone in int8, 14.2 with everything"
+    )
 
 
 def test_an_effect_that_is_not_known_is_not_told():
     assert effect(1e-3, 1e-2) == "; the outputs have 30.0 dB so, 20.0 with all such nodes in int8"
     assert effect(1e-3, np.inf) == ""
+
+
+def test_infinite_values_have_no_decibels():
+    assert by_outputs(np.array([HOPELESS]), 1, HOPELESS, "why", 2) == (
+        "why, infinite values or NaN with these 2 nodes alone in int8"
+    )

@@ -287,17 +287,16 @@ def test_low_outputs_say_which_blocks_cost_most():
     report = full()
     report.agreement.outputs[0] = replace(report.agreement.outputs[0], sqnr_db=15.0)
     assert any("was not measured" in line for line in text.why_low(report))
-    report.blocks = [BlockCost("a", "b", 7, 18.5, 15.0, True), BlockCost("c", "<d>", 7, 15.5, 15.0)]
+    report.blocks = [BlockCost("a", "b", 7, 15.5, 15.0, True), BlockCost("c", "<d>", 7, 18.5, 15.0)]
     name = report.agreement.outputs[0].name
     assert text.why_low(report) == [
         f"below 20 dB: {name!r} (15.0 dB)",
-        "  7 nodes from 'a' to 'b': the worst output goes from 15.0 dB to 18.5 dB with them float (left float)",
-        "  7 nodes from 'c' to '<d>': the worst output goes from 15.0 dB to 15.5 dB with them float "
-        "(float there would help, at the cost of speed and size)",
+        "  7 nodes from 'a' to 'b': 15.5 dB with them alone in int8, 15.0 dB with everything (left float)",
+        "  7 nodes from 'c' to '<d>': 18.5 dB with them alone in int8, 15.0 dB with everything (in int8)",
     ]
-    assert "from 15.0 dB to 18.5 dB" in report.summary()
+    assert "18.5 dB with them alone in int8" in report.summary()
     assert "&lt;d&gt;" in report.to_html()
-    assert report.to_dict()["blocks"][0]["sqnr_db"] == 18.5
+    assert report.to_dict()["blocks"][0]["sqnr_db"] == 15.5
 
 
 def test_what_onnxruntime_executes():
