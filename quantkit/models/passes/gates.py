@@ -103,7 +103,8 @@ def gate_offset(node: Node) -> float:
     A zero point is: up to half a step lies between it and 255 * beta.
     """
     params = gate_input_qparams(node)
-    return (255 * node.get("beta", 0.5) - float(params.zero_point)) * float(params.scale)
+    between = 255 * float(node.get("beta", 0.5)) - float(params.zero_point)
+    return between * float(params.scale)
 
 
 def saturation(node: Node) -> tuple[float, float] | None:

@@ -22,7 +22,7 @@ _MEASUREMENTS = 28
 # A stretch matters when it takes this much of what some output may have.
 _MATTERS = 0.15
 # Besides its share of the arithmetic, what leaving a part float costs.
-_EACH = 0.01
+_EACH = 0.005
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,7 +124,7 @@ def choose_float(
         worst = int(np.argmax(ratio))
         left = [i for i in range(len(parts)) if i not in chosen]
         # What hardly lowers the worst one is worth nothing, however cheap.
-        enough = 0.05 * noises[left, worst].sum()
+        enough = 0.01 * noises[left, worst].sum()
         fits = [i for i in left if macs[i] + macs[list(chosen)].sum() <= most and noises[i, worst] >= enough]
         if not fits:
             return chosen

@@ -169,8 +169,8 @@ def why_low(report: Report, most: int = 3) -> list[str]:
     for block in report.blocks[:most]:
         done = "left float" if block.left_float else "in int8"
         lines.append(
-            f"  {block.nodes} nodes from {block.first!r} to {block.last!r}: {decibels(block.sqnr_db)} with them alone in "
-            f"int8, {decibels(block.base_db)} with everything ({done})"
+            f"  {block.nodes} nodes from {block.first!r} to {block.last!r}: {decibels(block.sqnr_db)} with them "
+            f"alone in int8, {decibels(block.base_db)} with everything ({done})"
         )
     if not report.blocks:
         lines.append("  what its parts cost was not measured: that takes refine, samples and a model of at most 64 MB")

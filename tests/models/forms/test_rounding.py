@@ -122,3 +122,14 @@ def test_a_deep_weight_is_cut_into_blocks():
     found.update(np.ones((1, 4, 3000), np.float32))
     assert found.second.shape == (3, 1000, 1000)
     assert found.mean().shape == (1, 3000)
+
+
+def test_a_weight_of_zero_stays_zero():
+    """What is strong in one input must not leak into an output that does not read it."""
+    x = correlated(400, 32)
+    weight = np.random.default_rng(2).normal(size=(8, 32)).astype(np.float32)
+    weight[:, ::3] = 0
+    found = quantize_weight(weight, 0)
+    codes = round_rows(weight[None], found.scale[None], moments_of(x), centered=False)[0]
+    assert not codes[:, ::3].any()
+    assert np.any(codes != found.codes)

@@ -3,8 +3,10 @@
 import numpy as np
 import onnxruntime as ort
 import pytest
-from onnx import parser
+from corpus import Builder, Built
+from onnx import numpy_helper, parser
 
+import quantkit
 from quantkit.graph import load_model
 from quantkit.models.passes.prepare import prepare
 
@@ -44,3 +46,24 @@ def test_one_form(name):
 @pytest.mark.parametrize("name", LOOKALIKES)
 def test_what_only_looks_like_it_stays(name):
     assert "HardSigmoid" not in check(LOOKALIKES[name])
+
+
+def test_a_zero_point_of_half_a_step_moves_into_the_bias():
+    """255 * 0.5 is no integer: the bias makes good the half step, so that every gate value is the nearest code's."""
+    b = Builder(3)
+    s = b.op("GlobalAveragePool", b.conv("x", 3, 8, 3))
+    gate = b.op("HardSigmoid", b.conv(s, 8, 8, 1), alpha=1 / 6, beta=0.5)
+    built = Built(b.model(b.op("Relu", b.conv(b.op("Mul", b.conv("x", 3, 8, 3), gate), 8, 4, 1))))
+    conv = built.proto.graph.node[2]
+    assert conv.op_type == "Conv"
+    result = quantkit.quantize_model(built.proto, calibration=built.feeds(16), refine=False, measure=False)
+    names = {node.name: node for node in result.model.graph.node}
+    codes = {t.name: numpy_helper.to_array(t) for t in result.model.graph.initializer}
+    makers = {node.output[0]: node for node in result.model.graph.node}
+    bias = makers[names[conv.name].input[2]]
+    scale = codes[bias.input[1]]
+    exact = numpy_helper.to_array(next(t for t in built.proto.graph.initializer if t.name == conv.input[2]))
+    moved = codes[bias.input[0]] * scale - exact
+    half = 0.5 * 6 / 255
+    # Besides the half step, the bias makes good what rounding the weights adds on average.
+    assert np.all(np.abs(moved + half) < half / 2)
