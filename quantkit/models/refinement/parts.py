@@ -134,3 +134,15 @@ def choose_float(
         if np.max(ratios(chosen - {i}), initial=0.0) <= 1:
             chosen.remove(i)
     return chosen
+
+
+def give_back(parts: Sequence[Part], chosen: set[int], factors: Array, goals: Array, macs: Array) -> set[int]:
+    """Return `chosen` without what may be in int8 again, the most arithmetic first, as the noises add up."""
+    noises = np.array([part.noises * factors for part in parts])
+    found = set(chosen)
+    total = noises[[i for i in range(len(parts)) if i not in found]].sum(axis=0)
+    for i in sorted(chosen, key=lambda i: -macs[i]):
+        if np.all(total + noises[i] <= goals):
+            found.remove(i)
+            total = total + noises[i]
+    return found

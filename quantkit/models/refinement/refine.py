@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -21,14 +21,14 @@ from quantkit.graph.io import tensor_bytes
 from quantkit.models.calibration.statistics import Calibration
 from quantkit.models.forms.rewrite import quantize_static
 from quantkit.models.inputs import Feed
-from quantkit.models.planning.decisions import Plan
+from quantkit.models.refinement.candidate import Candidate
 from quantkit.models.refinement.costs import borders, crossings, node_costs, promising
 from quantkit.models.refinement.judge import Array, Judge
-from quantkit.models.refinement.parts import Part, choose_float, factors_of, measure_parts
+from quantkit.models.refinement.parts import Part, choose_float, factors_of, give_back, measure_parts
 from quantkit.models.refinement.reasons import HOPELESS, by_outputs, by_time, decibels, effect
 from quantkit.models.refinement.speed import SLACK, Costs, assignments, attribute, is_slower, losses
 from quantkit.models.report.account import Account
-from quantkit.models.report.report import BlockCost, NodeRecord, Report
+from quantkit.models.report.report import BlockCost, NodeRecord
 from quantkit.models.runtime import Session, open_session
 from quantkit.models.verification.execution import node_times
 from quantkit.models.verification.latency import Latency, best_clock, interleave
@@ -59,45 +59,6 @@ _ROUNDING = "left float: rounding here cost the outputs most"
 _MOST_NAMED = 8
 
 Seen = Mapping[Graph, Calibration]
-
-
-@dataclass
-class Candidate:
-    """One way to quantize a model, done.
-
-    Attributes
-    ----------
-    model : Model
-    records : list of NodeRecord
-    plans : list of (Plan, Calibration)
-    noise : float
-        Noise over signal of the worst output; inf where the model does not run.
-    noises : ndarray
-        The same of every output and of every slice that matters.
-    score : float
-        The most that one of these is of what is good enough; at most 1 is good enough.
-    label : str
-    equalized : bool
-    left_float : dict of int to str
-        Nodes left float, by position, and why.
-    """
-
-    model: Model
-    records: list[NodeRecord]
-    plans: list[tuple[Plan, Calibration]]
-    noise: float = np.inf
-    noises: Array = field(default_factory=lambda: np.zeros(0))
-    score: float = np.inf
-    label: str = ""
-    equalized: bool = True
-    left_float: dict[int, str] = field(default_factory=dict)
-
-    @property
-    def shares(self) -> tuple[float, float]:
-        """Shares of weight elements and of multiply-accumulates in int8."""
-        report = Report(nodes=self.records)
-        weights, macs = report.int8_weight_share, report.int8_mac_share
-        return (1.0 if weights is None else weights), (1.0 if macs is None else macs)
 
 
 class Refiner:
@@ -365,6 +326,16 @@ class Refiner:
                     best, chosen = found, trial
                 if np.all(found.noises <= goals):
                     break
+            if chosen and np.all(best.noises <= goals):
+                factors = factors_of(parts, chosen, best.noises)
+                more_int8 = chosen - give_back(parts, chosen, factors, goals, macs)
+                back = sorted(more_int8, key=lambda i: -macs[i])
+                while back:
+                    found = self._with_float(base, parts, chosen - {*back})
+                    if np.all(found.noises <= goals):
+                        best, chosen = found, chosen - {*back}
+                        break
+                    back = back[: len(back) // 2]
         return best, chosen
 
     def _with_float(self, base: Candidate, parts: list[Part], trial: set[int]) -> Candidate:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from quantkit.models.refinement import parts as module
-from quantkit.models.refinement.parts import Part, choose_float, measure_parts
+from quantkit.models.refinement.parts import Part, choose_float, factors_of, give_back, measure_parts
 
 GOALS = np.array([1.0, 2.0])
 
@@ -80,3 +80,11 @@ def test_noise_without_bound_is_left_float(noise):
 
 def test_what_was_chosen_before_stays():
     assert chosen([[0, 0], [5, 0]], [0.5, 0.5], before={0}) == {0, 1}
+
+
+def test_what_measures_better_than_it_adds_up_gives_arithmetic_back():
+    made = [Part(i, i + 1, np.array(noise, float)) for i, noise in enumerate([[0.2, 0], [0.4, 0], [0.7, 0], [0.1, 0]])]
+    macs = np.array([0.1, 0.5, 0.3, 0.1])
+    assert give_back(made, {1, 2}, np.ones(2), GOALS, macs) == {2}
+    assert give_back(made, {1, 2}, np.array([3, 1]), GOALS, macs) == {1, 2}
+    assert factors_of(made, {1, 2}, np.array([0.6, 0])).tolist() == pytest.approx([2, 0.1])
