@@ -316,6 +316,7 @@ class Refiner:
         every = np.maximum(self._judge.goals, everything.noises)
         outputs_first = (whole, 1.0 if mended else 1 - _LEAST_MAC_SHARE, _WORTH)
         for goals, more, worth in (outputs_first, (every, _FOR_SLICES, _WORTH_SLICES)):
+            before = chosen
             most, last, found = float(macs[list(chosen)].sum()) + more, chosen, best
             for _ in range(_TRIALS):
                 trial = choose_float(parts, last, factors_of(parts, last, found.noises), goals, macs, most)
@@ -326,7 +327,7 @@ class Refiner:
                     best, chosen = found, trial
                 if np.all(found.noises <= goals):
                     break
-            if chosen and np.all(best.noises <= goals):
+            if chosen != before and np.all(best.noises <= goals):
                 factors = factors_of(parts, chosen, best.noises)
                 more_int8 = chosen - give_back(parts, chosen, factors, goals, macs)
                 back = sorted(more_int8, key=lambda i: -macs[i])
