@@ -312,7 +312,7 @@ class Refiner:
         # What float arithmetic does not mend is no goal. Outputs first, for as much as it takes where it can mend
         # them; then slices, for a tenth of the arithmetic.
         whole = np.where(of_outputs, np.maximum(self._judge.goals, everything.noises), np.inf)
-        mended = np.all((everything.noises <= self._judge.goals)[of_outputs])
+        mended = np.all((everything.noises <= self._judge.goals)[of_outputs]) and not self._cuts_off()
         every = np.maximum(self._judge.goals, everything.noises)
         outputs_first = (whole, 1.0 if mended else 1 - _LEAST_MAC_SHARE, _WORTH)
         for goals, more, worth in (outputs_first, (every, _FOR_SLICES, _WORTH_SLICES)):
@@ -338,6 +338,10 @@ class Refiner:
                         break
                     back = back[: len(back) // 2]
         return best, chosen
+
+    def _cuts_off(self) -> bool:
+        """Whether ranges were chosen that do not hold every value: what that costs is wanted."""
+        return any(stats.method.needs_histogram for seen in self._seen for stats in seen.tensors.values())
 
     def _with_float(self, base: Candidate, parts: list[Part], trial: set[int]) -> Candidate:
         """Return `base` with these parts in float, measured."""
