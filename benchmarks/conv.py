@@ -1,6 +1,10 @@
 """qlinear_conv on the convolutions of three networks, against onnxruntime and torch in their best layouts.
 
-    python benchmarks/conv.py [--networks resnet50,mobilenetv2,yolov8n] [--batch 1] [--threads 1] [--rounds 15]
+    python benchmarks/conv.py [--networks resnet50,mobilenetv2,yolov8n] [--batch 1] [--threads 1 | all] [--rounds 15]
+                              [--record FILE] [--seconds S]
+
+With --record, rows that FILE (JSON lines) has already are not measured again, so that a table may be taken in pieces of
+--seconds. With several threads, sides rest before their turns: workers of the peers spin for a while after a call.
 
 uint8 activations, int8 weights with one scale a channel, int32 bias, requantized to uint8. quantkit and onnxruntime
 write into memory that they were given before; torch always allocates. GOP/s count a multiply-add as 2.
@@ -10,8 +14,12 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import math
+import os
+import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
@@ -117,41 +125,73 @@ def name_of(layer: tuple[int, ...]) -> str:
     return f"{channels} {kind}, {kernel}x{kernel}{' s2' if stride == 2 else ''} @ {size}"
 
 
+def measure(layer: tuple[int, ...], batch: int, threads: int, rounds: int) -> dict:
+    """One row: GOP/s of each side, and the A/A spread."""
+    sides, operations = contestants(layer, batch, threads)
+    medians = race(sides, rounds=rounds, rest=0.02 if threads > 1 else 0)
+    spread = medians.pop("A/A")
+    speed = {name: operations / t / 1e9 for name, t in medians.items()}
+    us = medians["quantkit NHWC"] * 1e6
+    return {"layer": layer, "batch": batch, "threads": threads, "us": us, "speed": speed, "A/A": spread}
+
+
+def rows(options: argparse.Namespace, threads: int):
+    """The rows that are wanted, from the record or measured, until the time is over."""
+    record = Path(options.record) if options.record else None
+    lines = record.read_text().splitlines() if record and record.exists() else []
+    known = {(tuple(r["layer"]), r["batch"], r["threads"]): r for r in map(json.loads, lines)}
+    end = time.monotonic() + options.seconds
+    for network in options.networks.split(","):
+        for layer in NETWORKS[network]:
+            key = (layer, options.batch, threads)
+            if options.only not in name_of(layer):
+                continue
+            if key not in known:
+                if time.monotonic() > end:
+                    return
+                known[key] = measure(*key, options.rounds)
+                if record:
+                    with record.open("a") as file:
+                        file.write(json.dumps(known[key]) + "\n")
+            yield layer, known[key]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--threads", default="1", help="a number, or all")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--record", help="JSON lines of the rows measured so far; those are printed as they are")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="after which no more rows are measured")
     options = parser.parse_args()
-    pin(options.threads)
-    _kernels.set_num_threads(options.threads)
-    print(f"{machine()}; quantkit uses {qk.cpu.active_isa()}; onnxruntime {ort.__version__}; batch {options.batch}")
+    threads = len(os.sched_getaffinity(0)) if options.threads == "all" else int(options.threads)
+    pin(threads)
+    _kernels.set_num_threads(threads)
+    print(
+        f"{machine()}; quantkit uses {qk.cpu.active_isa()}; onnxruntime {ort.__version__}; batch {options.batch}; "
+        f"{threads} thread(s)"
+    )
     print(
         "\n| layer | NHWC us | GOP/s | NCHW GOP/s | best peer GOP/s | of NCHW peers | NHWC / best | NCHW / NCHW | A/A |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     ratios: dict[str, list[float]] = {}
-    for network in options.networks.split(","):
-        for layer in NETWORKS[network]:
-            if options.only not in name_of(layer):
-                continue
-            sides, operations = contestants(layer, options.batch, options.threads)
-            medians = race(sides, rounds=options.rounds)
-            speed = {name: operations / t / 1e9 for name, t in medians.items() if name != "A/A"}
-            peers = {name: s for name, s in speed.items() if not name.startswith("quantkit")}
-            best = max(peers, key=peers.__getitem__)
-            ratio = speed["quantkit NHWC"] / peers[best]
-            same = speed["quantkit NCHW"] / peers["onnxruntime NCHW"]
-            kind = "depthwise" if layer[5] > 1 else "stem" if layer[0] < 4 else "dense"
-            ratios.setdefault(kind, []).append(ratio)
-            print(
-                f"| {name_of(layer)} | {medians['quantkit NHWC'] * 1e6:,.1f} | {speed['quantkit NHWC']:.0f} "
-                f"| {speed['quantkit NCHW']:.0f} | {peers[best]:.0f} {best} | {peers['onnxruntime NCHW']:.0f} "
-                f"| {ratio:.2f} | {same:.2f} | {medians['A/A']:.2f} |",
-                flush=True,
-            )
+    for layer, row in rows(options, threads):
+        speed = row["speed"]
+        peers = {name: s for name, s in speed.items() if not name.startswith("quantkit")}
+        best = max(peers, key=peers.__getitem__)
+        ratio = speed["quantkit NHWC"] / peers[best]
+        same = speed["quantkit NCHW"] / peers["onnxruntime NCHW"]
+        kind = "depthwise" if layer[5] > 1 else "stem" if layer[0] < 4 else "dense"
+        ratios.setdefault(kind, []).append(ratio)
+        print(
+            f"| {name_of(layer)} | {row['us']:,.1f} | {speed['quantkit NHWC']:.0f} "
+            f"| {speed['quantkit NCHW']:.0f} | {peers[best]:.0f} {best} | {peers['onnxruntime NCHW']:.0f} "
+            f"| {ratio:.2f} | {same:.2f} | {row['A/A']:.2f} |",
+            flush=True,
+        )
     for kind, values in ratios.items():
         mean = math.exp(sum(map(math.log, values)) / len(values))
         print(f"\n{kind}: geometric mean {mean:.2f}, lowest {min(values):.2f}, {len(values)} rows")

@@ -29,11 +29,18 @@ def repeats_for(call: Callable[[], object], target: float) -> int:
 
 
 def race(
-    contestants: dict[str, Callable[[], object]], *, rounds: int = 15, target: float = 0.01, quantile: float = 0.5
+    contestants: dict[str, Callable[[], object]],
+    *,
+    rounds: int = 15,
+    target: float = 0.01,
+    quantile: float = 0.5,
+    rest: float = 0,
 ) -> dict[str, float]:
     """Median seconds a call for each contestant, and under ``"A/A"`` the ratio of two series of the first.
 
     On a machine that others use as well, a lower `quantile` of many short turns leaves theirs out.
+    With `rest`, everybody sleeps so many seconds before a turn and begins it with a call that does not count: threads
+    that still spin for work after the turn before would take a CPU from this one.
     """
     names = list(contestants)
     lanes = [(name, contestants[name]) for name in names] + [("A/A", contestants[names[0]])]
@@ -44,6 +51,9 @@ def race(
         # Rotated, so that nobody always follows the same neighbour's caches.
         for name, call in lanes[turn % len(lanes) :] + lanes[: turn % len(lanes)]:
             count = repeats[name]
+            if rest:
+                time.sleep(rest)
+                call()
             start = time.perf_counter()
             for _ in range(count):
                 call()

@@ -46,7 +46,7 @@ def random_convolution(rng, i):
 
 def test_conv_integer():
     rng = np.random.default_rng(0)
-    for i in range(250):
+    for i in range(500):
         x_shape, w_shape, attributes = random_convolution(rng, i)
         w_type = (np.uint8, np.int8)[i % 2]
         x, w = codes(rng, x_shape, np.uint8), codes(rng, w_shape, w_type)
@@ -57,7 +57,7 @@ def test_conv_integer():
 
 def test_qlinear_conv():
     rng = np.random.default_rng(1)
-    for i in range(250):
+    for i in range(500):
         x_shape, w_shape, attributes = random_convolution(rng, i)
         x_type = (np.uint8, np.int8)[i % 4 == 3]
         w_type = np.int8 if x_type == np.int8 else (np.int8, np.uint8)[i % 2]

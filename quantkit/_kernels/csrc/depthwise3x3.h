@@ -95,6 +95,46 @@ INLINE void pass(const qk_depthwise_rows_tile *d, const prepared *m, const row_g
     }
 }
 
+#if LANES == 4
+/* Output pixels [first, first + n) with stride 2, all channels at once: a column is multiplied as soon as it is interleaved
+ * and only every second one is kept, so that 32 registers do for the weights of all channels and nothing goes to memory. */
+INLINE void pass_of_two(const qk_depthwise_rows_tile *d, const prepared *m, const row_group *group, int64_t first, int64_t n,
+                        vec *kept, int streams, int full) {
+    const row_group rows = *group, *g = &rows; /* what is written may alias no local */
+    const int slow = m->slow;
+    weights w[3][4];
+    quads a[4];
+#pragma GCC unroll 3
+    for (int x = 0; x < 3; x++)
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; v++) w[x][v] = m->w[x][v];
+    int64_t x = first * 2 - d->pad;
+    column(d, m, g, x++, streams, 3, full, a, a + 2);
+    for (int64_t i = 0; i < n; i++) {
+        vec sum[4];
+#pragma GCC unroll 4
+        for (int v = 0; v < 4; v++) sum[v] = add_products(m->start[v], a[v], w[0][v]);
+#pragma GCC unroll 2
+        for (int k = 1; k < 3; k++) {
+            column(d, m, g, x++, streams, 3, full, a, a + 2);
+#pragma GCC unroll 4
+            for (int v = 0; v < 4; v++) sum[v] = add_products(sum[v], a[v], w[k][v]);
+        }
+        if (slow) {
+#pragma GCC unroll 4
+            for (int v = 0; v < 4; v++) kept[8 * i + v] = sum[v];
+            continue;
+        }
+        const vec ab = half_codes(sum[0], sum[1], m->scale[0], m->scale[1], m->zero_point);
+        const vec cd = half_codes(sum[2], sum[3], m->scale[2], m->scale[3], m->zero_point);
+        char *to[4];
+#pragma GCC unroll 4
+        for (int s = 0; s < streams; s++) to[s] = g->to[0][s] + (first + i) * d->t.c_stride;
+        store_streams(whole_codes(m, ab, cd), to, streams, g->live[0], full, m->columns);
+    }
+}
+#endif
+
 INLINE void run_rows3(const qk_depthwise_rows_tile *d, const prepared *m, int streams, int stride, int full) {
     const int two = stride == 1;
     const int64_t width = d->out_width, rows = d->t.rows / width;
@@ -113,8 +153,15 @@ INLINE void run_rows3(const qk_depthwise_rows_tile *d, const prepared *m, int st
         }
         for (int64_t first = 0; first < width; first += STRIP) {
             const int64_t n = width - first < STRIP ? width - first : STRIP;
-            pass(d, m, &g, first, n, later, kept, 0, streams, stride, full);
-            pass(d, m, &g, first, n, later, kept, 1, streams, stride, full);
+#if LANES == 4
+            if (!two) {
+                pass_of_two(d, m, &g, first, n, kept, streams, full);
+            } else
+#endif
+            {
+                pass(d, m, &g, first, n, later, kept, 0, streams, stride, full);
+                pass(d, m, &g, first, n, later, kept, 1, streams, stride, full);
+            }
             for (int64_t i = 0; m->slow && i < n; i++)
                 for (int r = 0; r < 1 + two; r++) {
                     int64_t pixel[4];
