@@ -1,10 +1,11 @@
 """qlinear_conv on the convolutions of three networks, against onnxruntime and torch in their best layouts.
 
-    python benchmarks/conv.py [--networks resnet50,mobilenetv2,yolov8n] [--batch 1] [--threads 1 | all] [--rounds 15]
+    python benchmarks/conv.py [--networks resnet50,mobilenetv2,yolov8n] [--batch 1] [--threads 1 | all] [--rounds 7]
                               [--record FILE] [--seconds S]
 
 With --record, rows that FILE (JSON lines) has already are not measured again, so that a table may be taken in pieces of
---seconds. With several threads, sides rest before their turns: workers of the peers spin for a while after a call.
+--seconds. Medians of two races that agree within 8 %. With several threads, sides rest before their turns: workers of
+the peers spin for a while after a call.
 
 uint8 activations, int8 weights with one scale a channel, int32 bias, requantized to uint8. quantkit and onnxruntime
 write into memory that they were given before; torch always allocates. GOP/s count a multiply-add as 2.
@@ -23,7 +24,7 @@ from pathlib import Path
 
 import numpy as np
 import onnxruntime as ort
-from harness import machine, pin, race
+from harness import machine, pin, steady
 from layers import NETWORKS
 from onnx import TensorProto, helper, numpy_helper
 
@@ -128,7 +129,7 @@ def name_of(layer: tuple[int, ...]) -> str:
 def measure(layer: tuple[int, ...], batch: int, threads: int, rounds: int) -> dict:
     """One row: GOP/s of each side, and the A/A spread."""
     sides, operations = contestants(layer, batch, threads)
-    medians = race(sides, rounds=rounds, rest=0.02 if threads > 1 else 0)
+    medians = steady(sides, rounds=rounds, target=0.004, rest=0.02 if threads > 1 else 0)
     spread = medians.pop("A/A")
     speed = {name: operations / t / 1e9 for name, t in medians.items()}
     us = medians["quantkit NHWC"] * 1e6
@@ -161,7 +162,7 @@ def main() -> None:
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--threads", default="1", help="a number, or all")
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=7, help="of each race")
     parser.add_argument("--only", default="", help="rows whose name contains this")
     parser.add_argument("--record", help="JSON lines of the rows measured so far; those are printed as they are")
     parser.add_argument("--seconds", type=float, default=math.inf, help="after which no more rows are measured")

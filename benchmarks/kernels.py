@@ -18,7 +18,7 @@ import warnings
 import numpy as np
 import onnxruntime as ort
 import peak
-from harness import machine, pin, race
+from harness import machine, pin, steady
 from onnx import TensorProto, helper
 
 import quantkit as qk
@@ -129,19 +129,6 @@ def contestants(shape: tuple[int, ...], out: str, threads: int, with_torch: bool
         call()
     assert np.array_equal(y, y_ort), f"quantkit and onnxruntime differ at {shape}"
     return sides
-
-
-def steady(sides, **how) -> dict[str, float]:
-    """The medians of two races that agree within 8 % for every side; after five, those of the last two all the same.
-
-    A machine that others use as well halves a side at times, whichever it is.
-    """
-    last = race(sides, **how)
-    for _ in range(4):
-        before, last = last, race(sides, **how)
-        if all(max(last[name], before[name]) < 1.08 * min(last[name], before[name]) for name in last):
-            break
-    return {name: (last[name] + before[name]) / 2 for name in last}
 
 
 def rows(models: list[str], batches: list[int]):
