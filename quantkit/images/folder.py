@@ -13,10 +13,10 @@ from quantkit.errors import FormatError, InvalidArgument
 from quantkit.images.decode import shown
 from quantkit.images.index import check_index
 from quantkit.images.listing import Listing
+from quantkit.images.path_table import PathTable
 from quantkit.images.pipeline import read_codes, read_values
 from quantkit.images.presets import get_recipe
 from quantkit.images.source_files import open_file
-from quantkit.images.walk import PathTable
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

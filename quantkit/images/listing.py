@@ -11,8 +11,9 @@ from quantkit.errors import FormatError, InvalidArgument
 from quantkit.files.urls import is_url, plain_path
 from quantkit.images.decode import count_frames, shown
 from quantkit.images.frames import chosen
+from quantkit.images.path_table import PathTable
 from quantkit.images.source_files import SourceFiles, Stamp
-from quantkit.images.walk import PathTable, class_folders, walk
+from quantkit.images.walk import class_folders, walk
 from quantkit.images.walk_url import is_file_at
 
 

@@ -13,8 +13,8 @@ from quantkit.errors import FormatError
 from quantkit.images.decode import MAX_PIXELS, decode_image, shown
 from quantkit.images.image_file import SUFFIX_FORMATS
 from quantkit.images.listing import Listing
+from quantkit.images.path_table import PathTable
 from quantkit.images.pipeline import check_streams
-from quantkit.images.walk import PathTable
 from quantkit.parallel import ordered_map
 
 if TYPE_CHECKING:

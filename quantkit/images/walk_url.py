@@ -1,4 +1,4 @@
-"""`walk` behind a URL: the same order and the same rules, one folder listed at a time."""
+"""What lies below a URL."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from quantkit.errors import FormatError
 from quantkit.files.urls import filesystem, reading, why
 from quantkit.images.decode import SNIFF, sniff
-from quantkit.images.walk import Found, has_image_suffix, is_hidden
+from quantkit.images.tree import Found, depth_first, has_image_suffix, is_hidden
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ class _Entry(NamedTuple):
 
 
 def walk_url(url: str) -> Iterator[Found]:
-    """Yield every file below a URL as `walk` does, each with its size and time, which the listing tells.
+    """Yield every file below a URL each with its size and time, which the listing tells.
 
     Raises
     ------
@@ -35,28 +35,18 @@ def walk_url(url: str) -> Iterator[Found]:
         Naming what to install.
     """
     system, base = filesystem(url)
-    stack = [iter(_entries(system, base, url))]
-    folders: list[bytes] = []
-    while stack:
-        entry = next(stack[-1], None)
-        if entry is None:
-            stack.pop()
-            if folders:
-                folders.pop()
-            continue
-        path, skipped = b"/".join([*folders, entry.name]), None
+
+    def visit(entry: _Entry) -> list[_Entry] | str | None:
         if is_hidden(entry.name):
-            skipped = "hidden"
-        elif entry.is_folder:
+            return "hidden"
+        if entry.is_folder:
             try:
-                stack.append(iter(_entries(system, entry.path, url)))
-                folders.append(entry.name)
-                continue
+                return _entries(system, entry.path, url)
             except FormatError as e:
-                skipped = f"cannot be read: {e}"
-        elif not has_image_suffix(entry.name):
-            skipped = _sniffed(system, entry.path)
-        yield Found(path, skipped, entry.stamp)
+                return f"cannot be read: {e}"
+        return None if has_image_suffix(entry.name) else _sniffed(system, entry.path)
+
+    yield from depth_first(_entries(system, base, url), visit, lambda entry: entry.stamp)
 
 
 def folders_at(url: str) -> list[bytes]:

@@ -78,7 +78,7 @@ def test_a_shortage_ends_the_run_and_is_no_failure_of_an_image(error, kind, tmp_
 def test_a_shortage_while_a_folder_is_listed_skips_nothing(tmp_path, monkeypatch):
     source = picture_folder(tmp_path / "in", 2)
     (source / "text").write_text("no image")
-    monkeypatch.setattr(sys.modules["quantkit.images.walk"], "open", _no_descriptor, raising=False)
+    monkeypatch.setattr(sys.modules["quantkit.images.walk_path"], "open", _no_descriptor, raising=False)
     with pytest.raises(MachineError, match="text: cannot be read: too many open files"):
         scan_images(source)
 
