@@ -12,7 +12,7 @@ from quantkit.errors import FormatError, InvalidArgument, MissingDependency, Out
 from quantkit.files.shortage import raise_shortage
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+::)*[A-Za-z][A-Za-z0-9+.\-]+://")
 _LOCAL = re.compile(r"(file|local)://(localhost(?=/))?")
@@ -72,23 +72,27 @@ def _line(error: BaseException) -> str:
 
 
 @contextmanager
-def reading(url: str) -> Iterator[None]:
-    """Turn every error of a filesystem into one `FormatError` that names the URL: its clients raise all there is."""
-    try:
+def reading(url: str, *passing: type[Exception]) -> Iterator[None]:
+    """Turn the errors of a filesystem, whose clients raise all there is, into one `FormatError`; let `passing` pass."""
+    with _told(url, lambda error: FormatError(f"{url}: cannot be read: {error}"), passing):
         yield
-    except QuantkitError:
-        raise
-    except Exception as e:
-        raise_shortage(url, e)
-        raise FormatError(f"{url}: cannot be read: {why(e)}") from e
 
 
 @contextmanager
 def writing(url: str) -> Iterator[None]:
     """As `reading`, for what is written."""
+    with _told(url, lambda error: OutputError(f"cannot write {url}: {error}")):
+        yield
+
+
+@contextmanager
+def _told(url: str, named: Callable[[str], QuantkitError], passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     try:
         yield
     except QuantkitError:
         raise
+    except passing:
+        raise
     except Exception as e:
-        raise OutputError(f"cannot write {url}: {why(e)}") from e
+        raise_shortage(url, e)
+        raise named(why(e)) from e

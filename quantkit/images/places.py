@@ -163,10 +163,8 @@ class _Remote(Place):
             return bool(self._system.exists(self._key(name)))
 
     def read(self, name: str) -> bytes:
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(_missing_is_missing(self.path(name)))
-            content: bytes = self._system.cat_file(self._key(name))
-        return content
+        with reading(self.path(name), FileNotFoundError):
+            return bytes(self._system.cat_file(self._key(name)))
 
     def write(self, name: str, parts: Iterable[bytes]) -> None:
         with self.made(name) as path, open(path, "wb") as file:
@@ -206,17 +204,6 @@ class _Remote(Place):
                 self._system.get_file(self._key(name), path)
             with _named(path, self.path(name)):
                 yield path
-
-
-@contextlib.contextmanager
-def _missing_is_missing(url: str) -> Iterator[None]:
-    try:
-        yield
-    except (FileNotFoundError, QuantkitError):
-        raise
-    except Exception as e:
-        raise_shortage(url, e)
-        raise FormatError(f"{url}: cannot be read: {why(e)}") from e
 
 
 @contextlib.contextmanager
