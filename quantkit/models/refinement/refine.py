@@ -42,11 +42,13 @@ _MAX_BYTES = 256 << 20
 # Beyond this its blocks are not tried one by one: by size and not by time, so that results do not vary.
 _MAX_BLOCK_BYTES = 64 << 20
 _LEAST_WEIGHT_SHARE = 0.75
-_LEAST_MAC_SHARE = 0.6
+# Shares of the multiply-accumulates that may be float for the sake of outputs, tried in this order.
+_FLOAT_SHARES = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
+_LEAST_MAC_SHARE = 0.6  # in int8, where float does not mend them
 _WORTH = 0.9  # what leaving parts float must lower the noise of outputs to
 _WORTH_SLICES = 0.7
 _FOR_SLICES = 0.1
-_TRIALS = 6
+_TRIALS = 3
 _TIMING_SECONDS = 0.6
 # Shares of the weights to keep in int8, tried in this order until the model is faster than float.
 _WEIGHT_SHARES = (0.97, 0.9, _LEAST_WEIGHT_SHARE)
@@ -309,15 +311,20 @@ class Refiner:
         self._measure(everything)
         best, chosen = base, set[int]()
         of_outputs = np.arange(len(self._judge.goals)) < self._judge.outputs
-        # What float arithmetic does not mend is no goal. Outputs first, for as much as it takes where it can mend
-        # them; then slices, for a tenth of the arithmetic.
+        # What float arithmetic does not mend is no goal. Outputs first, for little of the arithmetic if that is enough:
+        # noises of parts may add up to more than their sum, and then too much would seem needed. For as much as it
+        # takes where float can mend them; then slices, for a tenth.
         whole = np.where(of_outputs, np.maximum(self._judge.goals, everything.noises), np.inf)
         mended = np.all((everything.noises <= self._judge.goals)[of_outputs]) and not self._cuts_off()
         every = np.maximum(self._judge.goals, everything.noises)
-        outputs_first = (whole, 1.0 if mended else 1 - _LEAST_MAC_SHARE, _WORTH)
-        for goals, more, worth in (outputs_first, (every, _FOR_SLICES, _WORTH_SLICES)):
+        shares = _FLOAT_SHARES if mended else [share for share in _FLOAT_SHARES if share <= 1 - _LEAST_MAC_SHARE]
+        steps = [(whole, share, _WORTH) for share in shares] + [(every, None, _WORTH_SLICES)]
+        for goals, share, worth in steps:
+            if np.all(best.noises <= goals):
+                continue
             before = chosen
-            most, last, found = float(macs[list(chosen)].sum()) + more, chosen, best
+            most = share or float(macs[list(chosen)].sum()) + _FOR_SLICES
+            last, found = chosen, best
             for _ in range(_TRIALS):
                 trial = choose_float(parts, last, factors_of(parts, last, found.noises), goals, macs, most)
                 if trial == last:
