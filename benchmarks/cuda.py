@@ -166,6 +166,8 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=2.0, help="for each row")
     parser.add_argument("--small", action="store_true")
     options = parser.parse_args()
+    # Python puts the folder of a script first on its path, and there this file would stand for cuda-python's `cuda`.
+    sys.path[:] = [folder for folder in sys.path if Path(folder).resolve() != Path(__file__).resolve().parent]
     if not qk.cuda.is_available():
         sys.exit(f"no GPU can be used here: {qk.cuda.why_not()}")
     began = time.monotonic()
