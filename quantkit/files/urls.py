@@ -12,7 +12,7 @@ from quantkit.errors import FormatError, InvalidArgument, MissingDependency, Out
 from quantkit.files.shortage import raise_shortage
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]+::)*[A-Za-z][A-Za-z0-9+.\-]+://")
 _LOCAL = re.compile(r"(file|local)://(localhost(?=/))?")
@@ -74,19 +74,6 @@ def _line(error: BaseException) -> str:
 @contextmanager
 def reading(url: str, *passing: type[Exception]) -> Iterator[None]:
     """Turn the errors of a filesystem, whose clients raise all there is, into one `FormatError`; let `passing` pass."""
-    with _told(url, lambda error: FormatError(f"{url}: cannot be read: {error}"), passing):
-        yield
-
-
-@contextmanager
-def writing(url: str) -> Iterator[None]:
-    """As `reading`, for what is written."""
-    with _told(url, lambda error: OutputError(f"cannot write {url}: {error}")):
-        yield
-
-
-@contextmanager
-def _told(url: str, named: Callable[[str], QuantkitError], passing: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     try:
         yield
     except QuantkitError:
@@ -95,4 +82,15 @@ def _told(url: str, named: Callable[[str], QuantkitError], passing: tuple[type[E
         raise
     except Exception as e:
         raise_shortage(url, e)
-        raise named(why(e)) from e
+        raise FormatError(f"{url}: cannot be read: {why(e)}") from e
+
+
+@contextmanager
+def writing(url: str) -> Iterator[None]:
+    """Turn the errors of a filesystem that is written to into one `OutputError` that names the URL."""
+    try:
+        yield
+    except QuantkitError:
+        raise
+    except Exception as e:
+        raise OutputError(f"cannot write {url}: {why(e)}") from e
