@@ -1,5 +1,6 @@
 """benchmarks/cuda.py runs from end to end, on the stand-in and in small sizes."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -34,10 +35,14 @@ def test_every_row():
 
 
 @pytest.mark.skipif(qk.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_says_why():
+def test_without_a_gpu_it_says_why(tmp_path, monkeypatch):
     """The reason is that of any other program: a script named cuda.py must not stand for the package `cuda`."""
+    (tmp_path / "cuda").mkdir()
+    (tmp_path / "cuda" / "__init__.py").touch()
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)  # as a user starts it
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
     said = [
-        subprocess.run([sys.executable, *code], capture_output=True, text=True, check=False, timeout=60, cwd="/")
+        subprocess.run([sys.executable, *code], capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path)
         for code in ([ROOT / "benchmarks" / "cuda.py"], ["-c", "import quantkit as qk; print(qk.cuda.why_not())"])
     ]
     assert said[0].returncode == 1
