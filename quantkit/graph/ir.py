@@ -353,6 +353,13 @@ class Model:
         """Version of the standard domain."""
         return int(self.opsets.get(DEFAULT_DOMAIN, 1))
 
+    def graphs(self) -> list[Graph]:
+        """Return the main graph and every body, in an order that storing and loading the model keeps."""
+        found = [self.graph]
+        for graph in found:
+            found.extend(body for node in graph.sorted_nodes() for body in node.bodies.values())
+        return found
+
     def to_proto(self) -> ModelProto:
         """Return the protobuf form; it shares no message with this model."""
         proto = ModelProto()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
@@ -43,7 +43,7 @@ class _Work:
 
     key: str
     model: bytes
-    wanted: tuple[Wanted, ...]  # of the graphs, in the order of `_graphs`
+    wanted: tuple[Wanted, ...]  # of the graphs, in the order of `Model.graphs`
     data: Any
     inputs: tuple[InputSpec, ...]
     recipe: Recipe | None
@@ -93,7 +93,7 @@ def calibrate_on_cluster(
         When the cluster cannot be reached or loses its workers; without Dask.
     """
     check_data(data)
-    graphs = list(_graphs(model.graph))
+    graphs = model.graphs()
     work = _Work("", model_bytes(model), tuple(wanted[g] for g in graphs), data, tuple(inputs), feeds.recipe)
     with connected(scheduler) as client:
         found = _gather(client, replace(work, key=uuid.uuid4().hex), feeds, tell)
@@ -125,14 +125,6 @@ def check_data(data: Any) -> None:
             "scheduler: workers open the calibration data themselves: wanted a path, a URL or open_images, got "
             f"{told(data)}"
         )
-
-
-def _graphs(graph: Graph) -> Iterator[Graph]:
-    """Yield a graph and the bodies within it, in an order that storing and loading the model keeps."""
-    yield graph
-    for node in graph.sorted_nodes():
-        for body in node.bodies.values():
-            yield from _graphs(body)
 
 
 def _gather(client: Any, work: _Work, feeds: FeedSource, tell: Callable[[int], None]) -> list[Calibration]:
@@ -172,7 +164,7 @@ class _Opened:
     def __init__(self, work: _Work) -> None:
         self._source = open_data(work.data, work.inputs, recipe=work.recipe)
         model = load_model(work.model)
-        graphs = list(_graphs(model.graph))
+        graphs = model.graphs()
         wanted = dict(zip(graphs, work.wanted, strict=True))
         self._counting = bool(work.ranges)
         self._found = [deepcopy(c) for c in work.ranges] if self._counting else [Calibration() for _ in graphs]

@@ -78,7 +78,7 @@ class Refiner:
     ) -> None:
         self._within_pairs = within_pairs
         self._proto, self._tensors, self._form, self._target = model.to_proto(), model.tensors, form, target
-        graphs = _graphs(model)
+        graphs = model.graphs()
         self._seen = [seen[graph] for graph in graphs]
         nodes = [node for graph in graphs for node in graph.sorted_nodes()]
         self._excluded = {i: excluded[node] for i, node in enumerate(nodes) if node in excluded}
@@ -99,7 +99,7 @@ class Refiner:
         Nodes `left_float`, by position, stay float for the reasons given; those of them in `bare` with their weights.
         """
         model = Model(self._proto, self._tensors)
-        graphs = _graphs(model)
+        graphs = model.graphs()
         seen = {graph: copy.deepcopy(found) for graph, found in zip(graphs, self._seen, strict=True)}
         nodes = [node for graph in graphs for node in graph.sorted_nodes()]
         excluded = {nodes[i]: entry for i, entry in self._excluded.items()}
@@ -183,7 +183,7 @@ class Refiner:
 
     def _predicted(self, base: Candidate) -> Costs:
         model = Model(self._proto, self._tensors)
-        graphs = _graphs(model)
+        graphs = model.graphs()
         seen = dict(zip(graphs, self._seen, strict=True))
         # The records come from an account of the same model, so they are in its order.
         rows = Account(model, seen).rows
@@ -261,7 +261,7 @@ class Refiner:
 
     def _costs(self, base: Candidate, feed: Feed, latency: Latency) -> tuple[Costs, Callable[[int], str]]:
         model = Model(self._proto, self._tensors)
-        graphs = _graphs(model)
+        graphs = model.graphs()
         nodes = [node for graph in graphs for node in graph.sorted_nodes()]
         places: dict[str, int] = {}
         for i, node in enumerate(nodes):
@@ -372,11 +372,3 @@ def _explain(found: Candidate, base: Candidate) -> None:
     new = {reason for i, reason in found.left_float.items() if i not in base.left_float}
     found.left_float = {i: reason + words if reason in new else reason for i, reason in found.left_float.items()}
     found.records = [replace(r, reason=r.reason + words) if r.reason in new else r for r in found.records]
-
-
-def _graphs(model: Model) -> list[Graph]:
-    """Return the graphs of a model in an order that survives writing and reading it."""
-    found = [model.graph]
-    for graph in found:
-        found.extend(body for node in graph.sorted_nodes() for body in node.bodies.values())
-    return found
