@@ -10,7 +10,7 @@ from quantkit.graph import Model
 from quantkit.models.calibration.statistics import Calibration
 from quantkit.models.planning.decisions import Plan
 from quantkit.models.refinement.judge import Array
-from quantkit.models.report.report import NodeRecord, Report
+from quantkit.models.report.report import NodeRecord
 
 
 @dataclass
@@ -43,10 +43,3 @@ class Candidate:
     label: str = ""
     equalized: bool = True
     left_float: dict[int, str] = field(default_factory=dict)
-
-    @property
-    def shares(self) -> tuple[float, float]:
-        """Shares of weight elements and of multiply-accumulates in int8."""
-        report = Report(nodes=self.records)
-        weights, macs = report.int8_weight_share, report.int8_mac_share
-        return (1.0 if weights is None else weights), (1.0 if macs is None else macs)
