@@ -42,9 +42,10 @@ _MAX_BYTES = 256 << 20
 # Beyond this its blocks are not tried one by one: by size and not by time, so that results do not vary.
 _MAX_BLOCK_BYTES = 64 << 20
 _LEAST_WEIGHT_SHARE = 0.75
-# Shares of the multiply-accumulates that may be float for the sake of outputs, tried in this order.
-_FLOAT_SHARES = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
-_LEAST_MAC_SHARE = 0.6  # in int8, where float does not mend them
+# Shares of the multiply-accumulates that may be float for the sake of outputs, tried in this order; the latter where
+# float arithmetic mends them.
+_FLOAT_SHARES = (0.1, 0.2, 0.4)
+_FLOAT_SHARES_IF_MENDED = (0.6, 0.8, 1.0)
 _WORTH = 0.9  # what leaving parts float must lower the noise of outputs to
 _WORTH_SLICES = 0.7
 _FOR_SLICES = 0.1
@@ -309,42 +310,59 @@ class Refiner:
     def _chosen_float(self, base: Candidate, parts: list[Part], macs: Array) -> tuple[Candidate, set[int]]:
         everything = self.make(equalized=base.equalized, left_float=dict.fromkeys(range(self.count), _ROUNDING))
         self._measure(everything)
-        best, chosen = base, set[int]()
         of_outputs = np.arange(len(self._judge.goals)) < self._judge.outputs
         # What float arithmetic does not mend is no goal. Outputs first, for little of the arithmetic if that is enough:
         # noises of parts may add up to more than their sum, and then too much would seem needed. For as much as it
         # takes where float can mend them; then slices, for a tenth.
-        whole = np.where(of_outputs, np.maximum(self._judge.goals, everything.noises), np.inf)
-        mended = np.all((everything.noises <= self._judge.goals)[of_outputs]) and not self._cuts_off()
         every = np.maximum(self._judge.goals, everything.noises)
-        shares = _FLOAT_SHARES if mended else [share for share in _FLOAT_SHARES if share <= 1 - _LEAST_MAC_SHARE]
-        steps = [(whole, share, _WORTH) for share in shares] + [(every, None, _WORTH_SLICES)]
-        for goals, share, worth in steps:
-            if np.all(best.noises <= goals):
-                continue
-            before = chosen
-            most = share or float(macs[list(chosen)].sum()) + _FOR_SLICES
-            last, found = chosen, best
-            for _ in range(_TRIALS):
-                trial = choose_float(parts, last, factors_of(parts, last, found.noises), goals, macs, most)
-                if trial == last:
-                    break
-                found, last = self._with_float(base, parts, trial), trial
-                if np.max(found.noises / goals) <= worth * np.max(best.noises / goals):
-                    best, chosen = found, trial
-                if np.all(found.noises <= goals):
-                    break
-            if chosen != before and np.all(best.noises <= goals):
-                factors = factors_of(parts, chosen, best.noises)
-                more_int8 = chosen - give_back(parts, chosen, factors, goals, macs)
-                back = sorted(more_int8, key=lambda i: -macs[i])
-                while back:
-                    found = self._with_float(base, parts, chosen - {*back})
-                    if np.all(found.noises <= goals):
-                        best, chosen = found, chosen - {*back}
-                        break
-                    back = back[: len(back) // 2]
-        return best, chosen
+        of_whole = np.where(of_outputs, every, np.inf)
+        mended = np.all((everything.noises <= self._judge.goals)[of_outputs]) and not self._cuts_off()
+        best = base, set[int]()
+        for share in (*_FLOAT_SHARES, *_FLOAT_SHARES_IF_MENDED) if mended else _FLOAT_SHARES:
+            best = self._improved(base, best, parts, macs, of_whole, share, _WORTH)
+        share = float(macs[list(best[1])].sum()) + _FOR_SLICES
+        return self._improved(base, best, parts, macs, every, share, _WORTH_SLICES)
+
+    def _improved(
+        self,
+        base: Candidate,
+        best: tuple[Candidate, set[int]],
+        parts: list[Part],
+        macs: Array,
+        goals: Array,
+        share: float,
+        worth: float,
+    ) -> tuple[Candidate, set[int]]:
+        """Return `best`, or a candidate nearer to `goals` by `worth` with up to `share` of the arithmetic in float."""
+        found, last = before = best
+        if np.all(found.noises <= goals):
+            return best
+        for _ in range(_TRIALS):
+            trial = choose_float(parts, last, factors_of(parts, last, found.noises), goals, macs, share)
+            if trial == last:
+                break
+            found, last = self._with_float(base, parts, trial), trial
+            if np.max(found.noises / goals) <= worth * np.max(best[0].noises / goals):
+                best = found, trial
+            if np.all(found.noises <= goals):
+                break
+        if best is before or not np.all(best[0].noises <= goals):
+            return best
+        return self._given_back_parts(base, best, parts, macs, goals)
+
+    def _given_back_parts(
+        self, base: Candidate, best: tuple[Candidate, set[int]], parts: list[Part], macs: Array, goals: Array
+    ) -> tuple[Candidate, set[int]]:
+        """Return `best` with what may be in int8 after all, the most arithmetic first, while the goals are kept."""
+        chosen = best[1]
+        needed = give_back(parts, chosen, factors_of(parts, chosen, best[0].noises), goals, macs)
+        back = sorted(chosen - needed, key=lambda i: -macs[i])
+        while back:
+            found = self._with_float(base, parts, chosen - {*back})
+            if np.all(found.noises <= goals):
+                return found, chosen - {*back}
+            back = back[: len(back) // 2]
+        return best
 
     def _cuts_off(self) -> bool:
         """Whether ranges were chosen that do not hold every value: what that costs is wanted."""
