@@ -18,6 +18,7 @@ import importlib.util
 import json
 import math
 import os
+import statistics
 import time
 import warnings
 from pathlib import Path
@@ -194,7 +195,7 @@ def main() -> None:
             flush=True,
         )
     for kind, values in ratios.items():
-        mean = math.exp(sum(map(math.log, values)) / len(values))
+        mean = statistics.geometric_mean(values)
         print(f"\n{kind}: geometric mean {mean:.2f}, lowest {min(values):.2f}, {len(values)} rows")
 
 

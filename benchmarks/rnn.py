@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import statistics
 import warnings
 
 import numpy as np
@@ -128,8 +129,7 @@ def main() -> None:
                         f"| {ratios[-1]:.2f} | {medians['A/A']:.2f} |",
                         flush=True,
                     )
-    mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
-    print(f"\n{len(ratios)} rows: geometric mean {mean:.2f}, lowest {min(ratios):.2f}")
+    print(f"\n{len(ratios)} rows: geometric mean {statistics.geometric_mean(ratios):.2f}, lowest {min(ratios):.2f}")
 
 
 if __name__ == "__main__":
