@@ -115,7 +115,8 @@ def connected(scheduler: Any) -> Iterator[Any]:
         yield scheduler
     elif scheduler == "local":
         with ExitStack() as stack:
-            options: dict[str, Any] = {"dashboard_address": None, "silence_logs": logging.ERROR}
+            # What distributed logs of tasks is raised here as well, and is no news where the run was told to end.
+            options: dict[str, Any] = {"dashboard_address": None, "silence_logs": logging.CRITICAL}
             with _signals_held():
                 try:
                     cluster = LocalCluster(n_workers=num_threads(), threads_per_worker=1, **options)

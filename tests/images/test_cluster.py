@@ -165,7 +165,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("sent", "code", "said"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")], ids=["Ctrl-C", "end"]
 )
-@pytest.mark.parametrize("after", [0.2, 0.7])
+@pytest.mark.parametrize("after", [0.2, 0.7, 0.9])
 def test_workers_that_start_are_ended_in_order(after, sent, code, said, tmp_path):
     source, script = picture_folder(tmp_path / "in", 200), tmp_path / "interrupted.py"
     script.write_text(INTERRUPTED.replace("{signal}", sent))
